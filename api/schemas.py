@@ -1,0 +1,194 @@
+"""What goes over the wire: the request and response bodies of API v1."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from pipeline.config import FieldProblem
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details; the media type is application/problem+json."""
+
+    type: str = Field("about:blank", examples=["/problems/invalid-config"])
+    title: str = Field(examples=["The run config is not accepted"])
+    status: int = Field(examples=[422])
+    detail: str = Field(description="What went wrong and what to do.", examples=["1 field is not accepted"])
+    instance: str | None = Field(None, description="Path of the request.", examples=["/api/v1/runs"])
+    errors: list[FieldProblem] = Field([], description="Every faulty field, where there are any.")
+
+
+class RunCreate(BaseModel):
+    model_config = {"extra": "forbid"}
+    config: dict[str, Any] = Field(description="A RunConfig; see GET /api/v1/config/schema.")
+
+
+class RunSummary(BaseModel):
+    """A run as lists show it. `steps_budget` and `rollouts_budget` are its config's bounds."""
+
+    id: uuid.UUID
+    name: str
+    state: str = Field(examples=["running"])
+    reason: str | None = Field(description="Why it is in this state, for a person.")
+    method: str = Field(examples=["pilot_commit"])
+    model: str
+    created_at: dt.datetime
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    attempt: int
+    step: int
+    steps_budget: int
+    rollouts: int
+    rollouts_budget: int | None
+    tokens: int
+    first_accuracy: float | None
+    accuracy: float | None
+    best_accuracy: float | None
+    buckets: dict[str, int]
+
+
+class RunDetail(RunSummary):
+    config: dict[str, Any]
+    config_digest: str
+    dataset_id: str | None
+    stop_requested_at: dt.datetime | None
+    eval_rollouts: int
+    eval_tokens: int
+    attempts: list[AttemptOut]
+
+
+class AttemptOut(BaseModel):
+    attempt: int
+    host: str
+    from_step: int | None
+    started_at: dt.datetime
+    finished_at: dt.datetime | None
+    outcome: str | None
+    reason: str | None
+    exit_code: int | None
+    last_seq: int
+
+
+class RunPage(BaseModel):
+    """Newest first. Pass `next_cursor` as `cursor` for the following page; null at the end."""
+
+    runs: list[RunSummary]
+    next_cursor: str | None
+
+
+class StepOut(BaseModel):
+    """rollouts and tokens are cumulative; metrics as in pipeline.events.StepFinished."""
+
+    step: int
+    attempt: int
+    epoch: int
+    rollouts: int
+    tokens: int
+    metrics: dict[str, float | None]
+    finished_at: dt.datetime
+
+
+class EvaluationOut(BaseModel):
+    step: int
+    greedy_accuracy: float
+    sampled_accuracy: float
+    stderr: float
+    samples: int
+    n_prompts: int
+    rollouts_spent: int
+    seconds: float
+    finished_at: dt.datetime
+
+
+class Metrics(BaseModel):
+    steps: list[StepOut]
+    evaluations: list[EvaluationOut]
+
+
+class BucketsAt(BaseModel):
+    step: int
+    counts: dict[str, int]
+
+
+class Buckets(BaseModel):
+    """Prompt counts per bucket: now, and after every step. They sum to the pool's size."""
+
+    step: int
+    counts: dict[str, int]
+    history: list[BucketsAt]
+
+
+class FateCount(BaseModel):
+    fate: str
+    rollouts: int
+    tokens: int
+
+
+class Ledger(BaseModel):
+    """Every training rollout by what became of it. The fates add up to `sampled`."""
+
+    sampled: FateCount
+    fates: list[FateCount]
+
+
+class PromptRow(BaseModel):
+    id: str
+    text: str
+    answer: str
+    tags: list[str]
+    bucket: str
+    success_rate: float | None
+    visits: int
+    rollouts: int
+    tokens: int
+    step: int | None = Field(description="Step of the last visit or change; null when unseen.")
+
+
+class PromptPage(BaseModel):
+    prompts: list[PromptRow]
+    total: int
+    next_cursor: str | None
+
+
+class Visit(BaseModel):
+    step: int
+    stage: str
+    attempt: int
+    n: int
+    n_failed: int
+    success_rate: float | None
+    reward_variance: float | None
+    tokens: int
+    bucket: str
+
+
+class PromptHistory(BaseModel):
+    prompt: PromptRow
+    visits: list[Visit]
+
+
+class Preset(BaseModel):
+    name: str
+    title: str
+    description: str
+    config: dict[str, Any]
+
+
+class ConfigCheck(BaseModel):
+    """The answer of POST /config/validate: the full config with defaults, or what is wrong with it."""
+
+    valid: bool
+    config: dict[str, Any] | None
+    problems: list[FieldProblem]
+
+
+class Health(BaseModel):
+    status: str
+    checks: dict[str, str]
+
+
+RunDetail.model_rebuild()

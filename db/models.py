@@ -1,0 +1,230 @@
+"""The tables. Every query on them lives in this package; nobody else writes SQL.
+
+Who owns what: the API inserts runs and asks for stops; the launcher claims leases; the supervisor that holds a
+run's lease writes attempts and everything ingested from events (datasets, prompts, step metrics, visits, prompt
+states, ledger, evaluations). All times are the database's clock, in UTC.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+RUN_STATES = ("queued", "starting", "running", "stopping", "stopped", "succeeded", "failed")
+FINISHED_STATES = ("stopped", "succeeded", "failed")
+BUCKETS = ("unseen", "evicted", "skipped", "deferred", "ready", "committed")
+FATES = (
+    "buffered", "trained", "pilot_skipped", "pilot_deferred", "pilot_evicted",
+    "downsampled", "stale", "discarded", "failed", "lost",
+)  # fmt: skip
+
+
+def _one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
+    allowed = ", ".join(f"'{v}'" for v in values)
+    return CheckConstraint(f"{column} IN ({allowed})", name=f"{column}_known")
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
+        dt.datetime: DateTime(timezone=True),
+        str: Text(),
+        float: Double(),
+        dict[str, Any]: JSONB(),
+        list[str]: ARRAY(Text()),
+    }
+
+
+class Run(Base):
+    """One run. The counters (step, rollouts, tokens, accuracies) are what has been ingested so far."""
+
+    __tablename__ = "runs"
+    __table_args__ = (_one_of("state", RUN_STATES), Index(None, "created_at", "id"))
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    name: Mapped[str]
+    config: Mapped[dict[str, Any]]
+    config_digest: Mapped[str]
+    method: Mapped[str]
+    model: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default="queued")
+    reason: Mapped[str | None]  # why it is in this state, in words for a person
+    stop_requested_at: Mapped[dt.datetime | None]
+    created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[dt.datetime | None]
+    finished_at: Mapped[dt.datetime | None]
+    attempt: Mapped[int] = mapped_column(server_default="0")  # the newest attempt; 0 = none yet
+    dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))
+    step: Mapped[int] = mapped_column(server_default="0")
+    rollouts: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    eval_rollouts: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    eval_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    first_accuracy: Mapped[float | None]  # sampled accuracy on the held-out set before training
+    accuracy: Mapped[float | None]  # the newest one
+    best_accuracy: Mapped[float | None]
+    buckets: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))  # counts after `step`
+
+
+class Attempt(Base):
+    """One trainer process of a run. `last_seq` is the newest event that has been ingested."""
+
+    __tablename__ = "attempts"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    fence: Mapped[int] = mapped_column(BigInteger)
+    host: Mapped[str]
+    from_step: Mapped[int | None]
+    last_seq: Mapped[int] = mapped_column(server_default="0")
+    started_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[dt.datetime | None]
+    outcome: Mapped[str | None]  # succeeded, stopped, failed, lost
+    reason: Mapped[str | None]
+    exit_code: Mapped[int | None]
+
+
+class Lease(Base):
+    """Who may run a run. Expiry is judged on the database's clock; every claim takes a new, higher fence."""
+
+    __tablename__ = "leases"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    fence: Mapped[int] = mapped_column(BigInteger)
+    holder: Mapped[str]  # host:pid:process start time of the supervisor, for people and for clean-up
+    expires_at: Mapped[dt.datetime]
+
+
+class Dataset(Base):
+    """A prompt set by the hash of its content; two files with the same prompts are one data set."""
+
+    __tablename__ = "datasets"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+
+
+class Prompt(Base):
+    __tablename__ = "prompts"
+
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id", ondelete="CASCADE"), primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # content hash
+    text: Mapped[str]
+    answer: Mapped[str]
+    tags: Mapped[list[str]]
+
+
+class StepMetrics(Base):
+    """One training step: the numbers and the bucket counts after it."""
+
+    __tablename__ = "step_metrics"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int]
+    epoch: Mapped[int]
+    rollouts: Mapped[int] = mapped_column(BigInteger)  # cumulative
+    tokens: Mapped[int] = mapped_column(BigInteger)  # cumulative
+    metrics: Mapped[dict[str, Any]]
+    buckets: Mapped[dict[str, Any]]
+    finished_at: Mapped[dt.datetime]
+
+
+class Evaluation(Base):
+    """Accuracy on the held-out set after a step. Its own spend is kept apart from training's ledger."""
+
+    __tablename__ = "evaluations"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int]
+    greedy_accuracy: Mapped[float]
+    sampled_accuracy: Mapped[float]
+    stderr: Mapped[float]
+    samples: Mapped[int]
+    n_prompts: Mapped[int]
+    rollouts_spent: Mapped[int] = mapped_column(BigInteger)
+    eval_rollouts: Mapped[int] = mapped_column(BigInteger)
+    eval_tokens: Mapped[int] = mapped_column(BigInteger)
+    seconds: Mapped[float]
+    finished_at: Mapped[dt.datetime]
+
+
+class PromptVisit(Base):
+    """One group: a prompt's rollouts of one stage in one step, and the bucket that it led to."""
+
+    __tablename__ = "prompt_visits"
+    __table_args__ = (_one_of("bucket", BUCKETS), Index(None, "run_id", "prompt_id", "step"))
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    prompt_id: Mapped[str] = mapped_column(primary_key=True)
+    stage: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(SmallInteger)
+    n: Mapped[int]
+    n_failed: Mapped[int]
+    success_rate: Mapped[float | None]
+    reward_variance: Mapped[float | None]
+    tokens: Mapped[int]
+    bucket: Mapped[str]
+
+
+class PromptState(Base):
+    """Where a prompt stands in a run now, and what it has cost. Rows exist for prompts that were touched."""
+
+    __tablename__ = "prompt_states"
+    __table_args__ = (_one_of("bucket", BUCKETS), Index(None, "run_id", "bucket"))
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    prompt_id: Mapped[str] = mapped_column(primary_key=True)
+    bucket: Mapped[str]
+    step: Mapped[int]  # of the last change or visit
+    success_rate: Mapped[float | None]  # of the last visit that had rewards
+    visits: Mapped[int]
+    rollouts: Mapped[int]
+    tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class LedgerEntry(Base):
+    """Change of one fate in one step. A run's ledger is the sum; `buffered` may go down."""
+
+    __tablename__ = "ledger"
+    __table_args__ = (
+        _one_of("fate", FATES),
+        ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
+    )
+
+    run_id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    fate: Mapped[str] = mapped_column(primary_key=True)
+    rollouts: Mapped[int] = mapped_column(BigInteger)
+    tokens: Mapped[int] = mapped_column(BigInteger)

@@ -1,0 +1,255 @@
+"""RunConfig: everything that decides a run, checked before anything starts.
+
+A run is one `RunConfig` and one run directory. Unknown keys are refused, defaults are the settings of the
+Pilot-Commit paper (arXiv 2605.26606) where it gives one, and every error names the field, the value and what is
+accepted. This module imports no torch: the API, the worker and the command line all use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    """A part of the run config: unknown keys refused, values immutable, NaN and infinity refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    path: str = Field(
+        min_length=1,
+        description="Folder of the starting policy in Hugging Face format (config.json, model.safetensors, tokenizer).",
+        examples=["pipeline/bundled/policy"],
+    )
+
+
+class DataConfig(Section):
+    train: str = Field(
+        min_length=1,
+        description="JSONL file of training prompts, one object a line.",
+        examples=["pipeline/bundled/prompts.train.jsonl"],
+    )
+    eval: str = Field(
+        min_length=1,
+        description="JSONL file of held-out prompts; none of them may be a training prompt.",
+        examples=["pipeline/bundled/prompts.eval.jsonl"],
+    )
+    prompt_key: str = Field("prompt", min_length=1, description="Field that holds the prompt's text.")
+    answer_key: str = Field("answer", min_length=1, description="Field that holds the reference answer.")
+
+
+class ExactReward(Section):
+    """1 when the response equals the reference answer after trimming white space, else 0."""
+
+    name: Literal["exact"] = "exact"
+
+
+class NumericReward(Section):
+    """1 when the last number of the response lies within the tolerance of the reference answer, else 0."""
+
+    name: Literal["numeric"] = "numeric"
+    tolerance: float = Field(1e-6, ge=0, description="Largest accepted distance, relative to max(1, |answer|).")
+
+
+RewardConfig = Annotated[ExactReward | NumericReward, Field(discriminator="name")]
+
+
+class GrpoMethod(Section):
+    """Group Relative Policy Optimization (arXiv 2402.03300): every prompt gets the same number of rollouts."""
+
+    name: Literal["grpo"] = "grpo"
+    n: int = Field(128, ge=2, description="Rollouts per prompt.")
+
+
+class PilotCommitMethod(Section):
+    """Pilot-Commit (arXiv 2605.26606): a few pilot rollouts decide which prompts are worth the rest."""
+
+    name: Literal["pilot_commit"] = "pilot_commit"
+    n_pilot: int = Field(32, ge=1, description="Pilot rollouts per prompt. Paper: 32.")
+    n_commit: int = Field(96, ge=1, description="Further rollouts of a committed prompt. Paper: 96.")
+    pilot_prompts: int | None = Field(
+        None, ge=1, description="Prompts piloted per pass; unset means 3 x batch_prompts, as in the paper."
+    )
+    p_lower: Fraction = Field(0.125, description="A prompt with a lower pilot success rate is deferred: too hard.")
+    p_upper: Fraction = Field(0.75, description="A prompt with a higher pilot success rate is skipped: too easy.")
+    p_solve: Fraction = Field(1.0, description="A prompt at or above this pilot success rate is evicted: solved.")
+    max_age: int = Field(4, ge=0, description="Oldest pilot that may still train, in steps since it was sampled.")
+    commit_order: Literal["random", "max_variance", "newest", "oldest"] = Field(
+        "max_variance", description="Which ready prompts are committed first."
+    )
+    binding: bool = Field(
+        True, description="Sample the next step's pilots in the same inference pass as this step's commits."
+    )
+    max_rounds: int = Field(
+        8, ge=1, description="Inference passes a step may use to find prompts; then it trains on those it has."
+    )
+
+    @model_validator(mode="after")
+    def _thresholds_ordered(self) -> Self:
+        if self.p_lower > self.p_upper:
+            raise ValueError(
+                f"p_lower={self.p_lower} is above p_upper={self.p_upper}: no prompt could ever be committed; "
+                "give p_lower <= p_upper"
+            )
+        if self.p_solve <= self.p_upper:
+            raise ValueError(
+                f"p_solve={self.p_solve} is not above p_upper={self.p_upper}: prompts worth training on would be "
+                "evicted; give p_solve > p_upper"
+            )
+        return self
+
+
+MethodConfig = Annotated[GrpoMethod | PilotCommitMethod, Field(discriminator="name")]
+
+
+class SamplingConfig(Section):
+    temperature: float = Field(1.0, gt=0, description="Softmax temperature of training rollouts.")
+    max_new_tokens: Positive = Field(1024, description="Longest response, in tokens.")
+
+
+class UpdateConfig(Section):
+    """The policy update: PPO clip with asymmetric bounds (DAPO, arXiv 2503.14476) on group advantages."""
+
+    batch_prompts: Positive = Field(128, description="Prompts trained on per step.")
+    mini_batches: Positive = Field(4, description="Optimiser updates per step, the same for every method.")
+    lr: float = Field(1e-6, gt=0, description="Learning rate of AdamW.")
+    warmup_updates: int = Field(0, ge=0, description="Optimiser updates of linear warm-up.")
+    weight_decay: float = Field(0.0, ge=0)
+    grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="PPO clip below 1.")
+    clip_high: float = Field(0.28, gt=0, description="PPO clip above 1.")
+    normalise_std: bool = Field(True, description="Divide group advantages by the group's standard deviation.")
+    off_policy_cap: float | None = Field(
+        2.0,
+        gt=0,
+        description="Truncated importance sampling of stored pilots: largest weight per token. null trains stored "
+        "pilots as if the current policy had sampled them (the published reference).",
+    )
+
+    @model_validator(mode="after")
+    def _mini_batches_fit(self) -> Self:
+        if self.mini_batches > self.batch_prompts:
+            raise ValueError(
+                f"mini_batches={self.mini_batches} is above batch_prompts={self.batch_prompts}: a mini-batch needs "
+                "at least one prompt"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    every: Positive = Field(5, description="Steps between evaluations; the start and the end are always evaluated.")
+    samples: Positive = Field(4, description="Sampled responses per held-out prompt (avg@k).")
+    temperature: float = Field(1.0, gt=0)
+
+
+class BudgetConfig(Section):
+    """Hard bounds: the step that would pass one is not started. Unset means unbounded."""
+
+    steps: Positive = Field(100, description="Training steps.")
+    rollouts: Positive | None = Field(None, description="Training rollouts sampled.")
+    tokens: Positive | None = Field(None, description="Response tokens sampled for training.")
+    wall_clock_s: float | None = Field(None, gt=0, description="Seconds of training, all attempts together.")
+
+
+class CheckpointConfig(Section):
+    every: Positive = Field(10, description="Steps between checkpoints; the end is always saved.")
+    keep: Positive = Field(2, description="Newest checkpoints kept.")
+
+
+class TorchEngine(Section):
+    """One process on the CPU or one GPU."""
+
+    name: Literal["torch"] = "torch"
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: Positive | None = Field(None, description="CPU threads; unset means all cores.")
+    token_budget: int = Field(16384, ge=256, description="Tokens per forward pass of the update, padding included.")
+
+
+class RunConfig(Section):
+    """The whole description of a run. Raises pydantic.ValidationError on anything that is not accepted."""
+
+    name: str = Field("run", min_length=1, max_length=120, pattern=r"^[\w .+\-]+$", description="Shown in lists.")
+    seed: int = Field(0, ge=0, lt=2**31)
+    model: ModelConfig
+    data: DataConfig
+    reward: RewardConfig = ExactReward()
+    method: MethodConfig = PilotCommitMethod()
+    sampling: SamplingConfig = SamplingConfig()
+    update: UpdateConfig = UpdateConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    budget: BudgetConfig = BudgetConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    engine: TorchEngine = TorchEngine()
+
+    @field_validator("name")
+    @classmethod
+    def _no_outer_space(cls, name: str) -> str:
+        if name != name.strip():
+            raise ValueError(f"{name!r} begins or ends with a space")
+        return name
+
+    def digest(self) -> str:
+        """16 hex digits that change when anything that decides the run changes."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+class FieldProblem(BaseModel):
+    """One thing wrong with a config: where, what was given, and what would be accepted."""
+
+    field: str = Field(description="Dotted path of the field, e.g. method.p_lower.", examples=["method.p_lower"])
+    value: Any = Field(description="What was given.", examples=[1.5])
+    message: str = Field(examples=["Input should be less than or equal to 1"])
+
+
+class ConfigProblems(ValueError):
+    """A config that is not accepted. `problems` lists every fault found, not just the first."""
+
+    def __init__(self, problems: list[FieldProblem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{p.field}: {p.message} (given {p.value!r})" for p in problems))
+
+
+def parse_config(data: Any) -> RunConfig:
+    """The RunConfig in `data` (a mapping). Raises ConfigProblems that names every faulty field."""
+    if not isinstance(data, dict):
+        given = type(data).__name__
+        raise ConfigProblems([FieldProblem(field="config", value=given, message="a config is a mapping of fields")])
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigProblems([_problem(e) for e in error.errors()]) from None
+
+
+def _problem(error: Any) -> FieldProblem:
+    # Pydantic puts the chosen member of a union into the path (method.pilot_commit.p_lower); users never wrote it.
+    unions = {"pilot_commit", "grpo", "exact", "numeric"}
+    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and p in unions)]
+    value = error["input"] if isinstance(error["input"], str | int | float | bool | None) else str(error["input"])[:200]
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "missing":
+        value, message = None, "this field is required"
+    if error["type"] == "extra_forbidden":
+        value, message = path[-1], f"unknown field {path[-1]!r}"
+    return FieldProblem(field=".".join(path) or "config", value=value, message=message)
+
+
+def load_config(path: Path) -> RunConfig:
+    """The RunConfig in a YAML or JSON file. Raises ConfigProblems, also when the file is missing or not YAML."""
+    try:
+        return parse_config(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        message = f"is not YAML or JSON: {error}"
+    raise ConfigProblems([FieldProblem(field="config", value=str(path), message=message)])

@@ -1,0 +1,181 @@
+"""Typed events: what a trainer tells the world, as JSON lines in `RUN_DIR/attempts/<attempt>/events.jsonl`.
+
+The trainer knows no database. It appends events with sequence numbers 1, 2, 3, ... per attempt and flushes at the
+end of each; `fsync` makes them durable before a checkpoint is published, so that no checkpoint is ahead of its
+events. A reader ignores a torn last line. Whoever ingests them is idempotent by (run, attempt, seq).
+
+One step is one event, so that a reader that takes it in one transaction never shows half a step.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, TextIO
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class Event(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+    seq: int = 0  # given by the writer
+    time: float = 0.0  # Unix seconds, given by the writer
+
+
+class Count(BaseModel):
+    rollouts: int = 0
+    tokens: int = 0
+
+
+class AttemptStarted(Event):
+    """The trainer has read its inputs. `from_step` is the checkpoint it goes on from (0 = the beginning).
+
+    lost: what earlier attempts sampled after that step; it will be sampled again.
+    """
+
+    type: Literal["attempt_started"] = "attempt_started"
+    attempt: int
+    from_step: int
+    lost: Count
+    n_train: int
+    n_eval: int
+    model_parameters: int
+
+
+class PromptRecord(BaseModel):
+    id: str
+    text: str
+    answer: str
+    tags: list[str] = []
+
+
+class PromptsLoaded(Event):
+    """A chunk of the training prompt set, in pool order. Sent once, by the first attempt that gets so far."""
+
+    type: Literal["prompts_loaded"] = "prompts_loaded"
+    dataset: str = Field(description="Content hash of the whole prompt set.")
+    name: str
+    prompts: list[PromptRecord]
+
+
+class VisitRecord(BaseModel):
+    """pipeline.allocation.Visit with the prompt's id instead of its pool index."""
+
+    prompt_id: str
+    stage: str
+    n: int
+    n_failed: int
+    success_rate: float | None
+    reward_variance: float | None
+    tokens: int
+    bucket: str
+
+
+class StepFinished(Event):
+    """One training step, whole.
+
+    metrics: flat name -> number. Always there: trained_prompts, trained_rollouts, reward_variance (mean group
+        variance of the trained groups), uniform_reward_variance (mean variance of this step's pilot or uniform
+        groups, unconditioned: what uniform sampling would have trained on), success_rate, loss, grad_norm,
+        entropy, clip_fraction, response_tokens (mean), short_by, rounds, buffer_size, age_mean, seconds_generate,
+        seconds_reward, seconds_update. A value that does not exist in this step is null.
+    fates: change in this step, per fate. buckets: counts after this step; they sum to the pool.
+    rollouts, tokens: sampled for training so far, lost ones included.
+    """
+
+    type: Literal["step_finished"] = "step_finished"
+    step: int
+    epoch: int
+    metrics: dict[str, float | None]
+    fates: dict[str, Count]
+    buckets: dict[str, int]
+    visits: list[VisitRecord]
+    moves: dict[str, str] = Field(description="prompt id -> bucket, for prompts moved without a visit")
+    rollouts: int
+    tokens: int
+
+
+class EvaluationFinished(Event):
+    """Accuracy on the held-out set after `step` (0 = before training).
+
+    sampled_accuracy is avg@samples at the configured temperature; stderr is its standard error over prompts.
+    rollouts_spent: training rollouts until then. eval_rollouts, eval_tokens: this evaluation's own spend.
+    """
+
+    type: Literal["evaluation_finished"] = "evaluation_finished"
+    step: int
+    greedy_accuracy: float
+    sampled_accuracy: float
+    stderr: float
+    samples: int
+    n_prompts: int
+    rollouts_spent: int
+    eval_rollouts: int
+    eval_tokens: int
+    seconds: float
+
+
+class CheckpointSaved(Event):
+    type: Literal["checkpoint_saved"] = "checkpoint_saved"
+    step: int
+    path: str
+
+
+class AttemptFinished(Event):
+    """The last event of an attempt that ended by itself. `reason` tells a person why, and what to do if it failed."""
+
+    type: Literal["attempt_finished"] = "attempt_finished"
+    outcome: Literal["succeeded", "stopped", "failed"]
+    reason: str
+    step: int
+
+
+AnyEvent = Annotated[
+    AttemptStarted | PromptsLoaded | StepFinished | EvaluationFinished | CheckpointSaved | AttemptFinished,
+    Field(discriminator="type"),
+]
+_adapter: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+def parse_event(line: str | bytes) -> AnyEvent:
+    """One event. Raises pydantic.ValidationError when the line is not a known event."""
+    return _adapter.validate_json(line)
+
+
+def events_path(run_dir: Path, attempt: int) -> Path:
+    return run_dir / "attempts" / str(attempt) / "events.jsonl"
+
+
+class EventLog:
+    """Appends events to one attempt's file. Raises FileExistsError when the attempt already has one."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = path.open("x", encoding="utf-8")
+        self._seq = 0
+
+    def append(self, event: Event) -> None:
+        self._seq += 1
+        stamped = event.model_copy(update={"seq": self._seq, "time": time.time()})
+        self._file.write(stamped.model_dump_json() + "\n")
+        self._file.flush()
+
+    def fsync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self.fsync()
+        self._file.close()
+
+
+def read_events(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:
+    """Whole events from byte `offset` on, each with the offset after it. A torn last line is left for later."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            yield parse_event(line), offset
