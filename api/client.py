@@ -1,0 +1,222 @@
+"""The one typed HTTP client of API v1, for the dashboard and the command line.
+
+It imports neither the server nor the database, so that whoever uses it stays small. Every method raises
+`ApiError` when the API answers with a problem, and `ApiUnreachable` when no answer of the API comes back.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import uuid
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from api.schemas import (
+    Buckets,
+    ConfigCheck,
+    Health,
+    Ledger,
+    Metrics,
+    Preset,
+    Problem,
+    PromptHistory,
+    PromptPage,
+    RunDetail,
+    RunPage,
+)
+
+_Body = TypeVar("_Body", bound=BaseModel)
+_T = TypeVar("_T")
+_presets: TypeAdapter[list[Preset]] = TypeAdapter(list[Preset])
+_schema: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+class ApiError(Exception):
+    """The API refused the request; `problem` is its answer. The message is ready to be shown to a person."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        lines = [f"{problem.title}: {problem.detail}"]
+        lines += [f"  {e.field}: {e.message} (given {e.value!r})" for e in problem.errors]
+        super().__init__("\n".join(lines))
+
+
+class ApiUnreachable(Exception):
+    """No answer of the API came back from `url`; `why` tells a person what happened."""
+
+    def __init__(self, url: str, why: str) -> None:
+        self.url = url
+        self.why = why
+        super().__init__(
+            f"The API at {url} cannot be reached: {why}. Start the platform with `pilot up`, or check the address."
+        )
+
+
+class Client:
+    """One API, by its base URL (e.g. http://127.0.0.1:8000). Safe to use from several threads.
+
+    timeout: seconds to wait for each answer. transport: replaces the network, for tests.
+    """
+
+    def __init__(
+        self, base_url: str, timeout: float = 10, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        try:
+            url = httpx.URL(self.base_url)
+        except httpx.InvalidURL as error:
+            raise ApiUnreachable(base_url, f"this is not a URL: {error}") from None
+        if url.scheme not in ("http", "https") or not url.host:
+            raise ApiUnreachable(base_url, "this is not an http:// or https:// URL")
+        # A proxy from the environment cannot reach this machine's loopback address.
+        self._http = httpx.Client(
+            base_url=url, timeout=timeout, transport=transport, trust_env=not _is_loopback(url.host)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def create_run(self, config: dict[str, Any]) -> RunDetail:
+        """Checks the config, stores the run and sends it to a worker. ApiError 422 names every faulty field."""
+        return self._call(RunDetail, "POST", "/api/v1/runs", json={"config": config})
+
+    def list_runs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> RunPage:
+        """Newest first; `cursor` is the `next_cursor` of the page before."""
+        return self._call(
+            RunPage, "GET", "/api/v1/runs", params={"state": state, "limit": limit, "cursor": cursor}
+        )
+
+    def get_run(self, run_id: uuid.UUID | str) -> RunDetail:
+        return self._call(RunDetail, "GET", _run(run_id))
+
+    def stop_run(self, run_id: uuid.UUID | str) -> RunDetail:
+        """Asks the run to stop after its step. ApiError 409 when it has finished."""
+        return self._call(RunDetail, "POST", _run(run_id, "stop"))
+
+    def resume_run(self, run_id: uuid.UUID | str) -> RunDetail:
+        """Queues a stopped or failed run again. ApiError 409 in every other state."""
+        return self._call(RunDetail, "POST", _run(run_id, "resume"))
+
+    def metrics(self, run_id: uuid.UUID | str, from_step: int = 0) -> Metrics:
+        return self._call(Metrics, "GET", _run(run_id, "metrics"), params={"from_step": from_step})
+
+    def buckets(self, run_id: uuid.UUID | str, from_step: int = 0) -> Buckets:
+        return self._call(Buckets, "GET", _run(run_id, "buckets"), params={"from_step": from_step})
+
+    def ledger(self, run_id: uuid.UUID | str) -> Ledger:
+        return self._call(Ledger, "GET", _run(run_id, "ledger"))
+
+    def prompts(
+        self,
+        run_id: uuid.UUID | str,
+        bucket: str | None = None,
+        search: str | None = None,
+        sort: str = "-visits",
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> PromptPage:
+        """sort: visits, rollouts, success_rate or step; a leading '-' means largest first."""
+        params = {"bucket": bucket, "search": search, "sort": sort, "limit": limit, "cursor": cursor}
+        return self._call(PromptPage, "GET", _run(run_id, "prompts"), params=params)
+
+    def prompt(self, run_id: uuid.UUID | str, prompt_id: str) -> PromptHistory:
+        return self._call(PromptHistory, "GET", _run(run_id, "prompts", prompt_id))
+
+    def config_schema(self) -> dict[str, Any]:
+        """The JSON schema of RunConfig."""
+        return self._read(_schema, self._send("GET", "/api/v1/config/schema"))
+
+    def validate_config(self, config: dict[str, Any]) -> ConfigCheck:
+        """Checks a config as create_run would, and starts nothing."""
+        return self._call(ConfigCheck, "POST", "/api/v1/config/validate", json={"config": config})
+
+    def presets(self) -> list[Preset]:
+        return self._read(_presets, self._send("GET", "/api/v1/presets"))
+
+    def healthz(self) -> Health:
+        """Whether the API process answers."""
+        return self._call(Health, "GET", "/healthz")
+
+    def readyz(self) -> Health:
+        """Whether everything the API needs is there. Also returned, not raised, when something is down."""
+        response = self._send("GET", "/readyz", accept=(503,))
+        if response.headers.get("content-type", "").startswith("application/problem+json"):
+            raise ApiError(self._read(TypeAdapter(Problem), response))
+        return self._read(TypeAdapter(Health), response)
+
+    def _call(
+        self,
+        body: type[_Body],
+        method: str,
+        path: str,
+        *,
+        params: dict[str, Any] | None = None,
+        json: Any = None,
+    ) -> _Body:
+        return self._read(TypeAdapter(body), self._send(method, path, params=params, json=json))
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: dict[str, Any] | None = None,
+        json: Any = None,
+        accept: tuple[int, ...] = (),
+    ) -> httpx.Response:
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        try:
+            response = self._http.request(method, path, params=given, json=json)
+        except httpx.TimeoutException:
+            raise ApiUnreachable(self.base_url, "it did not answer in time") from None
+        except httpx.ConnectError as error:
+            raise ApiUnreachable(self.base_url, f"nothing accepts connections there ({error})") from None
+        except httpx.HTTPError as error:
+            raise ApiUnreachable(self.base_url, f"the connection failed ({error})") from None
+        if response.is_success or response.status_code in accept:
+            return response
+        raise ApiError(_problem(response))
+
+    def _read(self, adapter: TypeAdapter[_T], response: httpx.Response) -> _T:
+        try:
+            return adapter.validate_json(response.content)
+        except ValidationError:
+            raise ApiUnreachable(
+                self.base_url, f"the answer to {response.request.url.path} is not one of this API"
+            ) from None
+
+
+def _run(run_id: uuid.UUID | str, *rest: str) -> str:
+    return "/".join(["/api/v1/runs", *(quote(str(part), safe="") for part in (run_id, *rest))])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _problem(response: httpx.Response) -> Problem:
+    """The problem in the answer, or one that tells of an answer that something in front of the API gave."""
+    try:
+        return Problem.model_validate_json(response.content)
+    except ValidationError:
+        return Problem(
+            title=f"HTTP {response.status_code} {response.reason_phrase}".strip(),
+            status=response.status_code,
+            detail=f"{response.request.url} answered {response.status_code} without saying why; "
+            "something other than the API may be listening there.",
+        )
