@@ -15,6 +15,9 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+ROOT = Path(__file__).resolve().parent.parent
+"""The application's folder: relative paths in a config are taken from here, whoever reads it."""
+
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -253,3 +256,17 @@ def load_config(path: Path) -> RunConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         message = f"is not YAML or JSON: {error}"
     raise ConfigProblems([FieldProblem(field="config", value=str(path), message=message)])
+
+
+def resolve(path: str) -> Path:
+    """The file or folder that a config's path means: absolute, or relative to the application's folder."""
+    return (ROOT / Path(path).expanduser()).resolve()
+
+
+def presets() -> list[dict[str, Any]]:
+    """The shipped presets, each {name, title, description, config}; every config is a valid RunConfig."""
+    found = []
+    for path in sorted((ROOT / "pipeline" / "presets").glob("*.yaml")):
+        text = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found.append({"name": path.stem, **text})
+    return found

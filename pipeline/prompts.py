@@ -1,0 +1,163 @@
+"""Prompt sets: JSONL files of prompts with reference answers, each prompt named by the hash of its content.
+
+A prompt's id does not depend on the file, the row or the order, so the history of a prompt survives edits of the
+file around it. Nothing is accepted half: a file with one bad row is refused with every bad row named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import ConfigProblems, DataConfig, FieldProblem, RunConfig, resolve
+
+SHOWN = 5  # rows named in one message
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    id: str
+    text: str
+    answer: str
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Prompts in the order of their ids, so that the same content gives the same pool, whatever the file's order."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def digest(self) -> str:
+        """Content hash of the whole set, 16 hex digits."""
+        joined = "\n".join(p.id for p in self.prompts)
+        return hashlib.sha256(joined.encode()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+def prompt_id(text: str, answer: str) -> str:
+    """16 hex digits from prompt and answer; the separator keeps ("ab", "c") and ("a", "bc") apart."""
+    return hashlib.sha256(f"{text}\x1f{answer}".encode()).hexdigest()[:16]
+
+
+def load_prompts(path: Path, data: DataConfig, field: str) -> PromptSet:
+    """Read a JSONL prompt set. `field` is the config field that named the file, for messages.
+
+    Raises ConfigProblems: file missing or unreadable, empty, rows that are not objects or lack a field, and
+    duplicate prompts (the same text twice, whether or not the answers agree).
+    """
+
+    def refuse(message: str) -> ConfigProblems:
+        return ConfigProblems([FieldProblem(field=field, value=str(path), message=message)])
+
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        raise refuse("no such file; give a JSONL file with one prompt a line") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise refuse(f"cannot be read as UTF-8 text: {error}") from None
+
+    prompts: list[Prompt] = []
+    faults: list[str] = []
+    rows_of: dict[str, list[int]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        fault, prompt = _parse_row(line, data)
+        if prompt is None:
+            faults.append(f"row {number}: {fault}")
+            continue
+        prompts.append(prompt)
+        rows_of.setdefault(prompt.text, []).append(number)
+    repeated = [rows for rows in rows_of.values() if len(rows) > 1]
+    if faults:
+        raise refuse(f"{len(faults)} bad rows: {_some(faults)}")
+    if not prompts:
+        raise refuse("has no prompts; a prompt set needs at least one")
+    if repeated:
+        named = [f"rows {', '.join(map(str, rows[:SHOWN]))}" for rows in repeated]
+        raise refuse(f"{len(repeated)} prompts occur more than once ({_some(named)}); keep each once")
+    return PromptSet(name=path.stem, prompts=tuple(sorted(prompts, key=lambda p: p.id)))
+
+
+def _parse_row(line: str, data: DataConfig) -> tuple[str, Prompt | None]:
+    try:
+        row: Any = json.loads(line)
+    except json.JSONDecodeError as error:
+        return f"is not JSON ({error.msg})", None
+    if not isinstance(row, dict):
+        return f"is a {type(row).__name__}, not an object", None
+    values = []
+    for key in (data.prompt_key, data.answer_key):
+        value = row.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str) or not value.strip():
+            present = ", ".join(sorted(map(str, row))) or "none"
+            return f"has no text in {key!r} (fields there: {present})", None
+        if "\x00" in value:
+            return f"has a NUL character in {key!r}", None
+        values.append(value)
+    tags = row.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(t, str) and "\x00" not in t for t in tags):
+        return f"'tags' must be a list of strings, not {tags!r}", None
+    text, answer = values
+    return "", Prompt(prompt_id(text, answer), text, answer, tuple(tags))
+
+
+def _some(items: list[str]) -> str:
+    more = f"; and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+    return "; ".join(items[:SHOWN]) + more
+
+
+def load_run_prompts(config: RunConfig) -> tuple[PromptSet, PromptSet]:
+    """The training and held-out prompt sets of a run. Raises ConfigProblems; also when they share a prompt."""
+    problems: list[FieldProblem] = []
+    sets: list[PromptSet] = []
+    for field, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
+        try:
+            sets.append(load_prompts(resolve(path), config.data, field))
+        except ConfigProblems as error:
+            problems += error.problems
+    if problems:
+        raise ConfigProblems(problems)
+    train, held_out = sets
+    shared = {p.text for p in train.prompts} & {p.text for p in held_out.prompts}
+    if shared:
+        some = _some([repr(t[:80]) for t in sorted(shared)])
+        message = f"{len(shared)} held-out prompts are also training prompts: {some}; remove them from one side"
+        raise ConfigProblems([FieldProblem(field="data.eval", value=config.data.eval, message=message)])
+    return train, held_out
+
+
+def check_model_folder(config: RunConfig) -> list[FieldProblem]:
+    """What is missing in the model folder; empty when it looks whole. Contents are checked when it is loaded."""
+
+    def problem(message: str) -> list[FieldProblem]:
+        return [FieldProblem(field="model.path", value=config.model.path, message=message)]
+
+    folder = resolve(config.model.path)
+    if not folder.is_dir():
+        return problem("no such folder; give a model in Hugging Face format on storage that the workers share")
+    missing = [f for f in ("config.json", "tokenizer_config.json") if not (folder / f).is_file()]
+    if not list(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    return problem(f"lacks {', '.join(missing)}") if missing else []
+
+
+def preflight(config: RunConfig) -> None:
+    """Check everything that a run reads before it is accepted. Raises ConfigProblems with every fault found."""
+    problems = check_model_folder(config)
+    try:
+        load_run_prompts(config)
+    except ConfigProblems as error:
+        problems += error.problems
+    if problems:
+        raise ConfigProblems(problems)
