@@ -1,0 +1,223 @@
+"""What a run page shows: metrics, bucket counts, the ledger, prompts and one prompt's history. Reads only.
+
+Several functions run more than one statement; a session in REPEATABLE READ makes their answers one snapshot.
+All raise RunNotFound for an unknown run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import ColumnElement, Float, Integer, Select, and_, func, literal, or_, select, tuple_
+from sqlalchemy.orm import Session
+
+from db.models import BUCKETS, Evaluation, LedgerEntry, Prompt, PromptState, PromptVisit, Run, StepMetrics
+from db.runs import RunNotFound, get
+
+SortKey = Literal["visits", "rollouts", "success_rate", "step"]
+
+
+class PromptNotFound(LookupError):
+    def __init__(self, run_id: uuid.UUID, prompt_id: str) -> None:
+        super().__init__(f"run {run_id} has no prompt {prompt_id!r} in its training set")
+
+
+class BucketCounts(NamedTuple):
+    """How many prompts lie in each bucket after `step`; every bucket is named."""
+
+    step: int
+    counts: dict[str, int]
+
+
+class Spend(NamedTuple):
+    rollouts: int
+    tokens: int
+
+
+class PromptStanding(NamedTuple):
+    """A prompt of the data set and where it stands in one run; zeros and None when it was never touched."""
+
+    id: str
+    text: str
+    answer: str
+    tags: list[str]
+    bucket: str
+    success_rate: float | None
+    visits: int
+    rollouts: int
+    tokens: int
+    step: int | None
+
+
+class PromptCursor(NamedTuple):
+    """Where a page of prompts ended: its last prompt's sort value (None counts last) and id."""
+
+    value: float | int
+    id: str
+
+
+class Prompts(NamedTuple):
+    rows: list[PromptStanding]
+    total: int
+    after: PromptCursor | None
+
+
+def metrics(
+    session: Session, run_id: uuid.UUID, from_step: int
+) -> tuple[Sequence[StepMetrics], Sequence[Evaluation]]:
+    """Steps and evaluations from `from_step` on, in order."""
+    get(session, run_id)
+    steps = session.scalars(
+        select(StepMetrics)
+        .where(StepMetrics.run_id == run_id, StepMetrics.step >= from_step)
+        .order_by(StepMetrics.step)
+    ).all()
+    evaluations = session.scalars(
+        select(Evaluation)
+        .where(Evaluation.run_id == run_id, Evaluation.step >= from_step)
+        .order_by(Evaluation.step)
+    ).all()
+    return steps, evaluations
+
+
+def buckets(session: Session, run_id: uuid.UUID, from_step: int) -> tuple[BucketCounts, list[BucketCounts]]:
+    """The counts now, and after every step from `from_step` on."""
+    run = get(session, run_id)
+    rows = session.execute(
+        select(StepMetrics.step, StepMetrics.buckets)
+        .where(StepMetrics.run_id == run_id, StepMetrics.step >= from_step)
+        .order_by(StepMetrics.step)
+    )
+    return _counts(run.step, run.buckets), [_counts(step, counts) for step, counts in rows]
+
+
+def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]]:
+    """What was sampled according to the run's own counters, and its spend by fate, which adds up to the same.
+
+    One statement, so that both sides are of the same moment.
+    """
+    rows = session.execute(
+        select(
+            Run.rollouts,
+            Run.tokens,
+            LedgerEntry.fate,
+            func.coalesce(func.sum(LedgerEntry.rollouts), 0).cast(Run.rollouts.type),
+            func.coalesce(func.sum(LedgerEntry.tokens), 0).cast(Run.tokens.type),
+        )
+        .outerjoin(LedgerEntry, LedgerEntry.run_id == Run.id)
+        .where(Run.id == run_id)
+        .group_by(Run.id, LedgerEntry.fate)
+    ).all()
+    if not rows:
+        raise RunNotFound(run_id)
+    sampled = Spend(rows[0][0], rows[0][1])
+    return sampled, {
+        fate: Spend(rollouts, tokens) for _, _, fate, rollouts, tokens in rows if fate is not None
+    }
+
+
+def prompts(
+    session: Session,
+    run_id: uuid.UUID,
+    *,
+    bucket: str | None = None,
+    search: str | None = None,
+    sort: SortKey = "visits",
+    descending: bool = True,
+    limit: int,
+    after: PromptCursor | None = None,
+) -> Prompts:
+    """One page of a run's training prompts, the untouched ones included, and how many match in all.
+
+    search: part of the prompt's text in any case, a whole id, or a whole tag. Prompts without a value to sort by
+    come last in both directions; equal values are in the order of ids. A prompt whose own value changes between
+    two pages may move across the border; no other one is lost or repeated.
+    """
+    run = get(session, run_id)
+    if run.dataset_id is None:  # the trainer has not read its prompts yet
+        return Prompts([], 0, None)
+    matching = _standings(run)
+    if bucket is not None:
+        matching = matching.where(_bucket == bucket)
+    if search:
+        matching = matching.where(
+            or_(
+                Prompt.text.icontains(search, autoescape=True),
+                Prompt.id == search,
+                Prompt.tags.contains([search]),
+            )
+        )
+    total = session.scalar(select(func.count()).select_from(matching.order_by(None).subquery())) or 0
+    key = _sort_key(sort, descending)
+    ordered = matching.add_columns(key.label("sort_key"))
+    if descending:
+        ordered = ordered.order_by(key.desc(), Prompt.id.desc())
+    else:
+        ordered = ordered.order_by(key, Prompt.id)
+    if after is not None:
+        here, end = tuple_(key, Prompt.id), tuple_(literal(after.value, key.type), literal(after.id))
+        ordered = ordered.where(here < end if descending else here > end)
+    found = session.execute(ordered.limit(limit + 1)).all()
+    rows = found[:limit]
+    last = PromptCursor(rows[-1].sort_key, rows[-1].id) if len(found) > limit else None
+    return Prompts([PromptStanding(*row[:-1]) for row in rows], total, last)
+
+
+def prompt_history(
+    session: Session, run_id: uuid.UUID, prompt_id: str
+) -> tuple[PromptStanding, Sequence[PromptVisit]]:
+    """A prompt and its visits in the order in which they happened. Raises PromptNotFound."""
+    run = get(session, run_id)
+    row = session.execute(_standings(run).where(Prompt.id == prompt_id)).one_or_none()
+    if row is None:
+        raise PromptNotFound(run_id, prompt_id)
+    visits = session.scalars(
+        select(PromptVisit)
+        .where(PromptVisit.run_id == run_id, PromptVisit.prompt_id == prompt_id)
+        # A prompt can be piloted and committed in one step, in this order, which is not the alphabet's.
+        .order_by(PromptVisit.step, (PromptVisit.stage == "commit"), PromptVisit.stage)
+    ).all()
+    return PromptStanding(*row), visits
+
+
+_bucket = func.coalesce(PromptState.bucket, "unseen")
+
+
+def _standings(run: Run) -> Select[Any]:
+    """The data set's prompts with their state in this run, in the fields' order of PromptStanding."""
+    return (
+        select(
+            Prompt.id,
+            Prompt.text,
+            Prompt.answer,
+            Prompt.tags,
+            _bucket.label("bucket"),
+            PromptState.success_rate,
+            func.coalesce(PromptState.visits, 0).label("visits"),
+            func.coalesce(PromptState.rollouts, 0).label("rollouts"),
+            func.coalesce(PromptState.tokens, 0).label("tokens"),
+            PromptState.step,
+        )
+        .outerjoin(PromptState, and_(PromptState.prompt_id == Prompt.id, PromptState.run_id == run.id))
+        .where(Prompt.dataset_id == run.dataset_id)
+    )
+
+
+def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:
+    """A value for every prompt, so that pages can go on after it; what has none counts as beyond the last one."""
+    beyond = -1 if descending else 2**31 - 1
+    match sort:
+        case "visits":
+            return func.coalesce(PromptState.visits, 0, type_=Integer())
+        case "rollouts":
+            return func.coalesce(PromptState.rollouts, 0, type_=Integer())
+        case "step":
+            return func.coalesce(PromptState.step, beyond, type_=Integer())
+        case "success_rate":
+            return func.coalesce(PromptState.success_rate, float(beyond), type_=Float())
+
+
+def _counts(step: int, counts: dict[str, Any]) -> BucketCounts:
+    return BucketCounts(step, {bucket: int(counts.get(bucket, 0)) for bucket in BUCKETS})
