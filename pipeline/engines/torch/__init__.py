@@ -1,0 +1,1 @@
+"""The torch engine: one process, CPU or one GPU."""
