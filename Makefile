@@ -1,0 +1,112 @@
+# Everything a new user or a CI system runs. `make demo` on a fresh machine with Python 3.11+ needs nothing else.
+#
+#   make demo        install, start the platform, run Pilot-Commit on the bundled data (EXIT=1: stop afterwards)
+#   make up          the platform without the run
+#   make test        all checks: lint, test-fast, test-verl, test-faults, test-ui (each can be run alone)
+#   make bench       the measurements in bench/
+#   make clean       remove the environment and caches; runs and the database in .pilot/ stay
+#
+# PYTHON=/path/to/python3.11 picks the interpreter. TORCH="torch==2.13.0" picks the torch build. JOBS=2: parallel tests.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.installed
+export EXIT
+
+# The lock files are complete: no resolving (--no-deps), and no byte-compiling of what is never imported (--no-compile).
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input --no-compile
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help demo up install test lint test-fast test-verl test-faults test-ui bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# exec: the launcher is make's direct child, so that Ctrl-C and kill reach it and its exit status is make's.
+demo: $(DONE)/run
+	@exec $(BIN)/python -m cli up --demo
+
+up: $(DONE)/run
+	@exec $(BIN)/python -m cli up
+
+install: $(DONE)/run
+
+test: lint test-fast test-verl test-faults test-ui
+	@echo "All tests passed."
+
+lint: $(DONE)/dev
+	@echo "== lint: ruff, mypy, import rules"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check . || { echo "Run: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+# -m "not browser": the browser tests are test-ui's.
+test-fast: $(DONE)/dev
+	@echo "== test-fast: units, and the whole path on real services"
+	@$(PYTEST) tests -m "not browser" --ignore=tests/verl --ignore=tests/faults -n $(JOBS) --dist loadfile
+
+test-verl: $(DONE)/dev
+	@echo "== test-verl"
+	@if compgen -G "tests/verl/test_*.py" > /dev/null; then $(PYTEST) tests/verl; \
+	else echo "The verl engine arrives with a later change; there is nothing to test here yet."; fi
+
+test-faults: $(DONE)/dev
+	@echo "== test-faults"
+	@if compgen -G "tests/faults/test_*.py" > /dev/null; then $(PYTEST) tests/faults; \
+	else echo "The fault-injection tests arrive with a later change; there is nothing to test here yet."; fi
+
+test-ui: $(DONE)/dev
+	@echo "== test-ui: the dashboard in headless Chromium"
+	@if ! command -v chromium chromium-browser google-chrome > /dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    echo "Installing chromium ..."; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	      apt-get install -y -qq --no-install-recommends chromium > /dev/null; \
+	  else \
+	    echo "test-ui needs Chromium, and there is none on the PATH. Install it first:"; \
+	    echo "  Debian/Ubuntu: sudo apt-get install chromium      Fedora: sudo dnf install chromium"; exit 1; \
+	  fi; \
+	fi
+	@$(PYTEST) tests -m browser --ignore=tests/verl --ignore=tests/faults
+
+bench: $(DONE)/dev
+	@for script in bench/*.py; do case $$script in */__init__.py) ;; *) \
+	  echo "== $$script"; $(BIN)/python -m "$$(echo "$${script%.py}" | tr / .)";; esac; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: what is installed is installed once, and again only when its lock file changes.
+$(DONE)/venv:
+	@command -v $(PYTHON) > /dev/null || { echo "There is no $(PYTHON). Install Python 3.11 or newer, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V 2>&1). Run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { echo "Creating $(VENV) ..."; $(PYTHON) -m venv --clear $(VENV); } \
+	  || { echo "Cannot create a virtual environment. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	@mkdir -p $(DONE) && touch $@
+
+# torch first and alone, so that pip picks the build and accelerator libraries that suit the machine.
+$(DONE)/torch: $(DONE)/venv requirements/torch.txt
+	@echo "Installing torch ..."
+	@$(PIP_INSTALL) "$(TORCH)"
+	@$(PIP_INSTALL) --no-deps -r requirements/torch.txt
+	@touch $@
+
+$(DONE)/run: $(DONE)/torch requirements/platform.txt
+	@echo "Installing the platform ..."
+	@$(PIP_INSTALL) --no-deps -r requirements/platform.txt
+	@touch $@
+
+$(DONE)/dev: $(DONE)/run requirements/dev.txt
+	@echo "Installing test tools ..."
+	@$(PIP_INSTALL) --no-deps -r requirements/dev.txt
+	@touch $@
