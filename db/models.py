@@ -81,6 +81,7 @@ class Run(Base):
     started_at: Mapped[dt.datetime | None]
     finished_at: Mapped[dt.datetime | None]
     attempt: Mapped[int] = mapped_column(server_default="0")  # the newest attempt; 0 = none yet
+    setbacks: Mapped[int] = mapped_column(server_default="0")  # times re-queued since its last checkpoint
     dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))
     step: Mapped[int] = mapped_column(server_default="0")
     rollouts: Mapped[int] = mapped_column(BigInteger, server_default="0")
@@ -103,6 +104,7 @@ class Attempt(Base):
     fence: Mapped[int] = mapped_column(BigInteger)
     host: Mapped[str]
     from_step: Mapped[int | None]
+    saved_step: Mapped[int | None]  # of its newest checkpoint
     last_seq: Mapped[int] = mapped_column(server_default="0")
     started_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[dt.datetime | None]
@@ -179,21 +181,39 @@ class Evaluation(Base):
 
 
 class PromptVisit(Base):
-    """One group: a prompt's rollouts of one stage in one step, and the bucket that it led to."""
+    """One group: a prompt's rollouts of one stage in one step, and the bucket that it led to.
+
+    A step may visit a prompt more than once (an epoch can end within a step), so `position`, its place among the
+    step's visits, tells them apart and keeps their order.
+    """
 
     __tablename__ = "prompt_visits"
     __table_args__ = (_one_of("bucket", BUCKETS), Index(None, "run_id", "prompt_id", "step"))
 
     run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True)
-    prompt_id: Mapped[str] = mapped_column(primary_key=True)
-    stage: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    prompt_id: Mapped[str]
+    stage: Mapped[str]
     attempt: Mapped[int] = mapped_column(SmallInteger)
     n: Mapped[int]
     n_failed: Mapped[int]
     success_rate: Mapped[float | None]
     reward_variance: Mapped[float | None]
     tokens: Mapped[int]
+    bucket: Mapped[str]
+
+
+class PromptMove(Base):
+    """A prompt that changed its bucket as a step began, without a visit: its pilots grew stale."""
+
+    __tablename__ = "prompt_moves"
+    __table_args__ = (_one_of("bucket", BUCKETS), Index(None, "run_id", "prompt_id", "step"))
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    prompt_id: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(SmallInteger)
     bucket: Mapped[str]
 
 
