@@ -1,7 +1,7 @@
 """The connection to Postgres.
 
-Functions of this package take a Session and never commit: a transaction is one API request or one step of a job,
-and whoever begins it ends it.
+Functions of this package take a Session and never commit: a transaction is one API request or one step of a
+job, and whoever begins it ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CONNECT_TIMEOUT_S = 5
 
 
 class DatabaseUnavailable(Exception):
-    """The database cannot be reached or has gone away. The message says what to do; it never holds the password."""
+    """The database cannot be reached or has gone away. The message says what to do and hides the password."""
 
 
 def database_url(url: str | None = None) -> URL:
@@ -26,8 +26,8 @@ def database_url(url: str | None = None) -> URL:
     text = url if url is not None else os.environ.get("DATABASE_URL", "")
     if not text:
         raise DatabaseUnavailable(
-            "DATABASE_URL is not set. `pilot up` starts a private Postgres and sets it; otherwise give the address "
-            "of yours, such as postgresql://user:password@host:5432/name."
+            "DATABASE_URL is not set. `pilot up` starts a private Postgres and sets it; otherwise give the "
+            "address of yours, such as postgresql://user:password@host:5432/name."
         )
     try:
         parsed = make_url(text)
@@ -52,9 +52,9 @@ def create_engine(
 ) -> sa.Engine:
     """An engine for `url` (default: DATABASE_URL) whose sessions speak UTC. Connects on first use.
 
-    Statements that run longer than `statement_timeout_s` are cancelled (None: never). When the database cannot be
-    reached or goes away, at any statement, DatabaseUnavailable is raised in place of the driver's error.
-    Raises DatabaseUnavailable at once when there is no usable address.
+    Statements that run longer than `statement_timeout_s` are cancelled (None: never). When the database
+    cannot be reached or goes away, at any statement, DatabaseUnavailable is raised in place of the driver's
+    error. Raises DatabaseUnavailable at once when there is no usable address.
     """
     parsed = database_url(url)
     options = "-c timezone=UTC"
@@ -91,5 +91,6 @@ def _unavailable(url: URL, error: BaseException) -> DatabaseUnavailable:
         words = words.replace(url.password, "***")
     address = url.set(drivername="postgresql").render_as_string(hide_password=True)
     return DatabaseUnavailable(
-        f"The database at {address} cannot be used: {words}. Check that it runs and that DATABASE_URL is right."
+        f"The database at {address} cannot be used: {words}. "
+        "Check that it runs and that DATABASE_URL is right."
     )

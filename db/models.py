@@ -1,8 +1,9 @@
 """The tables. Every query on them lives in this package; nobody else writes SQL.
 
-Who owns what: the API inserts runs and asks for stops; the launcher claims leases; the supervisor that holds a
-run's lease writes attempts and everything ingested from events (datasets, prompts, step metrics, visits, prompt
-states, ledger, evaluations). All times are the database's clock, in UTC.
+Who owns what: the API inserts runs and asks for stops; the launcher claims leases; the supervisor that holds
+a run's lease writes attempts and everything ingested from events (datasets, prompts, step metrics, visits,
+moves, prompt states, ledger, evaluations). All times are the database's clock, in UTC, except the times of
+steps and evaluations, which are the trainer's.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
+    type_annotation_map = {
         dt.datetime: DateTime(timezone=True),
         str: Text(),
         float: Double(),
@@ -183,8 +184,8 @@ class Evaluation(Base):
 class PromptVisit(Base):
     """One group: a prompt's rollouts of one stage in one step, and the bucket that it led to.
 
-    A step may visit a prompt more than once (an epoch can end within a step), so `position`, its place among the
-    step's visits, tells them apart and keeps their order.
+    `position` is its place among the step's visits: their order is kept, and a method may visit a prompt as
+    often as it likes in one step.
     """
 
     __tablename__ = "prompt_visits"

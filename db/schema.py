@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
-
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+
 from db.engine import create_engine
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -32,8 +32,8 @@ def upgrade(url: str | None = None, revision: str = "head") -> None:
         here = current(config.attributes["connection"])
         if here is not None and here not in _known(config):
             raise SchemaMismatch(
-                f"The database is at schema version {here!r}, which this version of the platform does not know: a "
-                "newer one wrote it. Install that version, or set DATABASE_URL to another database."
+                f"The database is at schema version {here!r}, which this version of the platform does not know: "
+                "a newer one wrote it. Install that version, or set DATABASE_URL to another database."
             )
         command.upgrade(config, revision)
 
@@ -53,7 +53,8 @@ def check(url: str | None = None) -> None:
         )
         if here != head:
             raise SchemaMismatch(
-                f"The database is at schema version {here!r} and this code needs {head!r}. Run `pilot db upgrade`."
+                f"The database is at schema version {here!r} and this code needs {head!r}. "
+                "Run `pilot db upgrade`."
             )
         try:
             command.check(config)

@@ -1,9 +1,9 @@
 """Real Postgres and a real broker for the tests.
 
-Servers are the ones that DATABASE_URL and REDIS_URL name, else private ones started on first use. Every xdist worker
-has a database and a broker of its own, so that nothing is shared between processes. Tests
-that write inside one transaction use `session`; those whose processes or requests commit use `database_url` or
-`engine`, and find empty tables.
+Servers are the ones that DATABASE_URL and REDIS_URL name, else private ones started on first use. Every xdist
+worker has a database and a broker of its own, so that nothing is shared between processes. Tests that write
+inside one transaction use `session`; those whose processes or requests commit use `database_url` or `engine`,
+and find empty tables.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,28 +64,28 @@ def running_services(request: pytest.FixtureRequest) -> services.Services:
 @pytest.fixture(scope="session")
 def migrated_database(running_services: services.Services) -> Iterator[str]:
     """A database of this process alone, built by the real migrations."""
-    with new_database(running_services.database_url) as url:
+    with _new_database(running_services.database_url) as url:
         db.upgrade(url)
         yield url
 
 
-class new_database:  # noqa: N801 - reads as a function
-    """`with new_database(server) as url:` an empty database, dropped at the end."""
+@contextmanager
+def _new_database(server: str) -> Iterator[str]:
+    name = f"pilot_test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    try:
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+    finally:
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
-    def __init__(self, server: str) -> None:
-        self._server = server
-        self._name = f"pilot_test_{uuid.uuid4().hex[:12]}"
 
-    def __enter__(self) -> str:
-        self._run("CREATE DATABASE {}")
-        return urlsplit(self._server)._replace(path=f"/{self._name}").geturl()
-
-    def __exit__(self, *_: object) -> None:
-        self._run("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-
-    def _run(self, statement: str) -> None:
-        with psycopg.connect(self._server, autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(sql.Identifier(self._name)))  # type: ignore[arg-type]
+@pytest.fixture
+def bare_database(running_services: services.Services) -> Iterator[str]:
+    """The address of a database without any table."""
+    with _new_database(running_services.database_url) as url:
+        yield url
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import pytest
 import sqlalchemy as sa
 
 import db
-from cli.services import Services
-from tests.conftest import new_database
 
 
 def _tables(url: str) -> set[str]:
@@ -20,56 +18,56 @@ def _tables(url: str) -> set[str]:
         engine.dispose()
 
 
-def test_up_down_up_and_no_drift(running_services: Services) -> None:
-    with new_database(running_services.database_url) as url:
-        with pytest.raises(db.SchemaMismatch, match="pilot db upgrade"):
-            db.check(url)
-        db.upgrade(url)
+def test_up_down_up_and_no_drift(bare_database: str) -> None:
+    url = bare_database
+    with pytest.raises(db.SchemaMismatch, match="pilot db upgrade"):
         db.check(url)
-        assert {"runs", "attempts", "leases", "prompt_visits", "ledger"} <= _tables(url)
-        db.downgrade(url, "base")
-        assert _tables(url) == {"alembic_version"}
-        db.upgrade(url)
-        db.upgrade(url)
-        db.check(url)
+    db.upgrade(url)
+    db.check(url)
+    assert {"runs", "attempts", "leases", "prompt_visits", "ledger"} <= _tables(url)
+    db.downgrade(url, "base")
+    assert _tables(url) == {"alembic_version"}
+    db.upgrade(url)
+    db.upgrade(url)
+    db.check(url)
 
 
-def test_two_processes_may_migrate_at_once(running_services: Services) -> None:
-    with new_database(running_services.database_url) as url:
-        failures: list[Exception] = []
+def test_two_processes_may_migrate_at_once(bare_database: str) -> None:
+    url = bare_database
+    failures: list[Exception] = []
 
-        def migrate() -> None:
-            try:
-                db.upgrade(url)
-            except Exception as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=migrate) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
-        db.check(url)
-
-
-def test_drift_is_noticed(running_services: Services) -> None:
-    with new_database(running_services.database_url) as url:
-        db.upgrade(url)
-        engine = db.create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(sa.text("ALTER TABLE runs DROP COLUMN reason"))
-        engine.dispose()
-        with pytest.raises(db.SchemaMismatch, match="reason"):
-            db.check(url)
-
-
-def test_a_database_of_a_newer_version_is_left_alone(running_services: Services) -> None:
-    with new_database(running_services.database_url) as url:
-        db.upgrade(url)
-        engine = db.create_engine(url)
-        with engine.begin() as connection:
-            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
-        engine.dispose()
-        with pytest.raises(db.SchemaMismatch, match="newer"):
+    def migrate() -> None:
+        try:
             db.upgrade(url)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=migrate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    db.check(url)
+
+
+def test_drift_is_noticed(bare_database: str) -> None:
+    url = bare_database
+    db.upgrade(url)
+    engine = db.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE runs DROP COLUMN reason"))
+    engine.dispose()
+    with pytest.raises(db.SchemaMismatch, match="reason"):
+        db.check(url)
+
+
+def test_a_database_of_a_newer_version_is_left_alone(bare_database: str) -> None:
+    url = bare_database
+    db.upgrade(url)
+    engine = db.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(db.SchemaMismatch, match="newer"):
+        db.upgrade(url)

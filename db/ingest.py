@@ -1,0 +1,285 @@
+"""What a supervisor writes: attempts, and everything that its trainer's events tell.
+
+The caller holds the run through its fence (`leases.owned`) and wraps everything in one transaction, so a
+reader never sees half a step. Sequence numbers make it idempotent: `last_seq` moves in the same transaction.
+
+Resuming from step k takes back whatever an earlier attempt reported of later steps, because they will be
+trained again: their metrics, visits and moves go, and what they sampled is booked as `lost`, so the fates
+still add up.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from db.models import (
+    BUCKETS,
+    Attempt,
+    Dataset,
+    Evaluation,
+    LedgerEntry,
+    Prompt,
+    PromptMove,
+    PromptVisit,
+    Run,
+    StepMetrics,
+)
+
+
+class Spend(NamedTuple):
+    rollouts: int
+    tokens: int
+
+
+class VisitRow(NamedTuple):
+    prompt_id: str
+    stage: str
+    n: int
+    n_failed: int
+    success_rate: float | None
+    reward_variance: float | None
+    tokens: int
+    bucket: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One finished training step. rollouts, tokens: sampled so far; fates: change in this step."""
+
+    step: int
+    epoch: int
+    finished_at: dt.datetime
+    metrics: Mapping[str, float | None]
+    buckets: Mapping[str, int]
+    rollouts: int
+    tokens: int
+    fates: Mapping[str, Spend]
+    visits: Sequence[VisitRow]
+    moves: Mapping[str, str]
+
+
+def begin_attempt(session: Session, run: Run, fence: int, host: str) -> int:
+    """A new attempt of a run that the caller owns. Returns its number."""
+    run.attempt += 1
+    session.add(Attempt(run_id=run.id, attempt=run.attempt, fence=fence, host=host))
+    session.flush()
+    return run.attempt
+
+
+def attempt(session: Session, run: Run, number: int) -> Attempt:
+    """Raises LookupError when the run has no such attempt."""
+    found = session.get(Attempt, (run.id, number), populate_existing=True)
+    if found is None:
+        raise LookupError(f"run {run.id} has no attempt {number}")
+    return found
+
+
+def start(session: Session, run: Run, attempt: Attempt, from_step: int, n_train: int) -> Spend:
+    """The trainer goes on from `from_step`. Takes back later steps of earlier attempts; returns what they lost."""
+    attempt.from_step = from_step
+    if run.state == "starting":
+        run.state = "running"
+    later = {"run_id": run.id, "step": from_step}
+    lost = Spend(*session.execute(_LATER_SPEND, later).one())
+    touched = list(session.scalars(_LATER_PROMPTS, later))
+    for table in (StepMetrics, Evaluation, PromptVisit, PromptMove, LedgerEntry):
+        session.execute(sa.delete(table).where(table.run_id == run.id, table.step > from_step))
+    if lost != (0, 0):
+        entry = {"run_id": run.id, "attempt": attempt.attempt, "step": from_step, "fate": "lost"}
+        session.execute(sa.insert(LedgerEntry), [{**entry, "rollouts": lost.rollouts, "tokens": lost.tokens}])
+    if touched:
+        session.execute(_DELETE_STATES, {"run_id": run.id, "prompts": touched})
+        session.execute(_MERGE_STATES, {"run_id": run.id, "after": -1, "prompts": touched})
+    before = session.get(StepMetrics, (run.id, from_step), populate_existing=True)
+    run.step = from_step
+    run.buckets = dict(before.buckets) if before else dict.fromkeys(BUCKETS, 0) | {"unseen": n_train}
+    _refresh_accuracy(session, run)
+    session.flush()
+    return lost
+
+
+def add_prompts(
+    session: Session, run: Run, dataset_id: str, name: str, prompts: Sequence[tuple[str, str, str, list[str]]]
+) -> None:
+    """A chunk (id, text, answer, tags) of the run's training set; what another run has brought is left alone."""
+    session.execute(
+        insert(Dataset).on_conflict_do_nothing(), [{"id": _clean(dataset_id), "name": _clean(name)}]
+    )
+    rows = [
+        {
+            "dataset_id": _clean(dataset_id),
+            "id": _clean(id),
+            "text": _clean(text),
+            "answer": _clean(answer),
+            "tags": [_clean(tag) for tag in tags],
+        }
+        # In one order for everybody: two runs that bring the same set at once must not wait for each other in
+        # turn.
+        for id, text, answer, tags in sorted(prompts)
+    ]
+    if rows:
+        session.execute(insert(Prompt).on_conflict_do_nothing(), rows)
+    run.dataset_id = _clean(dataset_id)
+
+
+def add_steps(session: Session, run: Run, attempt: Attempt, steps: Sequence[Step]) -> None:
+    """Finished steps in order, following each other and the run's step. Raises ValueError when they do not."""
+    if not steps:
+        return
+    if attempt.from_step is None:
+        raise ValueError(f"attempt {attempt.attempt} reports step {steps[0].step} before it has started")
+    for expected, step in enumerate(steps, run.step + 1):
+        if step.step != expected:
+            raise ValueError(
+                f"attempt {attempt.attempt} reports step {step.step} where {expected} comes next"
+            )
+    key = {"run_id": run.id, "attempt": attempt.attempt}
+    session.execute(
+        sa.insert(StepMetrics),
+        [
+            {
+                **key,
+                "step": s.step,
+                "epoch": s.epoch,
+                "rollouts": s.rollouts,
+                "tokens": s.tokens,
+                "metrics": dict(s.metrics),
+                "buckets": dict(s.buckets),
+                "finished_at": s.finished_at,
+            }
+            for s in steps
+        ],
+    )
+    spends = [
+        {**key, "step": s.step, "fate": fate, "rollouts": spend[0], "tokens": spend[1]}
+        for s in steps
+        for fate, spend in s.fates.items()
+        if spend != (0, 0)
+    ]
+    if spends:
+        session.execute(sa.insert(LedgerEntry), spends)
+    _copy(
+        session,
+        "prompt_visits (run_id, step, position, attempt, prompt_id, stage, n, n_failed, success_rate, "
+        "reward_variance, tokens, bucket)",
+        ((run.id, s.step, at, attempt.attempt, *visit) for s in steps for at, visit in enumerate(s.visits)),
+    )
+    _copy(
+        session,
+        "prompt_moves (run_id, step, attempt, prompt_id, bucket)",
+        ((run.id, s.step, attempt.attempt, id, bucket) for s in steps for id, bucket in s.moves.items()),
+    )
+    session.execute(_MERGE_STATES, {"run_id": run.id, "after": run.step, "prompts": None})
+    last = steps[-1]
+    run.step, run.rollouts, run.tokens = last.step, last.rollouts, last.tokens
+    run.buckets = dict(last.buckets)
+    session.flush()
+
+
+def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping[str, Any]) -> None:
+    """An evaluation, by the names of the table's columns. One of the same step that was made before is replaced."""
+    row = {"run_id": run.id, "attempt": attempt.attempt, **values}
+    statement = insert(Evaluation).values(row)
+    columns = {name: statement.excluded[name] for name in row if name not in ("run_id", "step")}
+    session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=columns))
+    run.eval_rollouts += int(values["eval_rollouts"])
+    run.eval_tokens += int(values["eval_tokens"])
+    _refresh_accuracy(session, run)
+
+
+def add_checkpoint(run: Run, attempt: Attempt, step: int) -> None:
+    """A checkpoint that the run can go on from. A later one than any before is progress: setbacks are forgiven."""
+    if step > max(attempt.from_step or 0, attempt.saved_step or 0):
+        run.setbacks = 0
+    attempt.saved_step = step
+
+
+def finish_attempt(attempt: Attempt, outcome: str, reason: str, exit_code: int | None) -> None:
+    """The attempt's process is gone. outcome: succeeded, stopped, failed or lost."""
+    attempt.finished_at = sa.func.now()  # type: ignore[assignment]
+    attempt.outcome, attempt.reason, attempt.exit_code = outcome, _clean(reason), exit_code
+
+
+def finish_run(run: Run, state: str, reason: str) -> None:
+    """The run is over (until somebody resumes it)."""
+    run.state, run.reason, run.setbacks = state, _clean(reason), 0
+    run.finished_at = sa.func.now()  # type: ignore[assignment]
+
+
+def queue_again(run: Run, reason: str) -> None:
+    """The run goes on from its newest checkpoint as soon as a worker takes it."""
+    run.state, run.reason = "queued", _clean(reason)
+    run.setbacks += 1
+
+
+_LATER_SPEND = sa.text(
+    "SELECT coalesce(sum(rollouts), 0)::bigint, coalesce(sum(tokens), 0)::bigint FROM ledger "
+    "WHERE run_id = :run_id AND step > :step"
+)
+_LATER_PROMPTS = sa.text(
+    "SELECT prompt_id FROM prompt_visits WHERE run_id = :run_id AND step > :step "
+    "UNION SELECT prompt_id FROM prompt_moves WHERE run_id = :run_id AND step > :step"
+)
+_DELETE_STATES = sa.text("DELETE FROM prompt_states WHERE run_id = :run_id AND prompt_id = ANY(:prompts)")
+
+# Prompt states out of the visits and moves of steps later than :after (of :prompts, or of all when that is
+# null). A move happens as its step begins, before the step's visits.
+_MERGE_STATES = sa.text(
+    """
+    INSERT INTO prompt_states AS s (run_id, prompt_id, bucket, step, success_rate, visits, rollouts, tokens)
+    SELECT :run_id, prompt_id,
+        (array_agg(bucket ORDER BY step DESC, position DESC))[1],
+        max(step),
+        (array_agg(success_rate ORDER BY step DESC, position DESC) FILTER (WHERE success_rate IS NOT
+        NULL))[1], count(*) FILTER (WHERE position >= 0), coalesce(sum(n), 0), coalesce(sum(tokens), 0)
+    FROM (
+        SELECT prompt_id, step, position, bucket, success_rate, n, tokens
+        FROM prompt_visits WHERE run_id = :run_id AND step > :after
+        UNION ALL
+        SELECT prompt_id, step, -1, bucket, NULL, 0, 0
+        FROM prompt_moves WHERE run_id = :run_id AND step > :after
+    ) AS changes
+    WHERE CAST(:prompts AS text[]) IS NULL OR prompt_id = ANY(CAST(:prompts AS text[]))
+    GROUP BY prompt_id
+    ON CONFLICT (run_id, prompt_id) DO UPDATE SET
+        bucket = excluded.bucket,
+        step = excluded.step,
+        success_rate = coalesce(excluded.success_rate, s.success_rate),
+        visits = s.visits + excluded.visits,
+        rollouts = s.rollouts + excluded.rollouts,
+        tokens = s.tokens + excluded.tokens
+    """
+)
+
+
+def _refresh_accuracy(session: Session, run: Run) -> None:
+    rows = session.execute(
+        sa.select(Evaluation.step, Evaluation.sampled_accuracy)
+        .where(Evaluation.run_id == run.id)
+        .order_by(Evaluation.step)
+    ).all()
+    run.first_accuracy = rows[0][1] if rows and rows[0][0] == 0 else None
+    run.accuracy = rows[-1][1] if rows else None
+    run.best_accuracy = max((accuracy for _, accuracy in rows), default=None)
+
+
+def _copy(session: Session, target: str, rows: Any) -> None:
+    """COPY: an order of magnitude less work for the server than INSERT."""
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    with connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN") as copy:  # type: ignore[arg-type]
+        for row in rows:
+            copy.write_row(row)
+
+
+def _clean(text: str) -> str:
+    """Postgres stores every character but NUL."""
+    return text.replace("\x00", "\ufffd")
