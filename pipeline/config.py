@@ -94,7 +94,9 @@ class PilotCommitMethod(Section):
         True, description="Sample the next step's pilots in the same inference pass as this step's commits."
     )
     max_rounds: int = Field(
-        8, ge=1, description="Inference passes a step may use to find prompts; then it trains on those it has."
+        8,
+        ge=1,
+        description="Inference passes a step may use to find prompts; then it trains on those it has.",
     )
 
     @model_validator(mode="after")

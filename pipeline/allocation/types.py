@@ -79,9 +79,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rollouts of one inference pass. Pilot and commit requests together are the paper's binding."""
+    """The rollouts of one inference pass. Pilot and commit requests together are the paper's binding.
+
+    step, round: which training step, and which pass of it, both from 1. requests is empty when nothing is left to
+    sample for this step; observing it then ends the step with the prompts that were found.
+    """
 
     step: int
+    round: int
     requests: tuple[Request, ...]
 
     @property
@@ -126,7 +131,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A prompt that changed its bucket without a visit (its pilots grew stale, or an epoch began)."""
+    """A prompt that changed its bucket without a visit: its pilots grew stale."""
 
     prompt: int
     bucket: Bucket
@@ -136,8 +141,9 @@ class Move:
 class Batch:
     """What one training step trains on, and the full account of how it came about.
 
-    fates: change of every fate's (rollouts, tokens) in this step; `buffered` may be negative. They sum to what
+    fates: change of every fate in this step as (rollouts, tokens); `buffered` may be negative. They sum to what
         the step sampled.
+    buffer_size: ready prompts left for later steps.
     short_by: prompts missing to a full batch (the pool ran dry or max_rounds was reached); 0 normally.
     """
 
@@ -148,22 +154,41 @@ class Batch:
     fates: dict[Fate, tuple[int, int]] = field(default_factory=dict)
     rounds: int = 0
     short_by: int = 0
+    buffer_size: int = 0
+
+    @property
+    def ages(self) -> list[int]:
+        """Per trained group, the steps since its oldest rollout was sampled."""
+        return [self.step - min(r.step for r in group.rollouts) for group in self.groups]
 
 
 class Allocator(Protocol):
-    """A method of spending rollouts. One training step is plan/observe until observe returns a Batch."""
+    """A method of spending rollouts. One training step is plan/observe until observe returns a Batch.
+
+    `plan(limit)` never asks for more than `limit` rollouts (None = unbounded): a pass that would, is not planned,
+    and the step ends with the prompts that it has. `observe` takes exactly the groups that were planned, in order.
+    """
 
     @property
     def step(self) -> int:
         """The step being planned, counted from 1; it advances when observe returns a Batch."""
         ...
 
-    def plan(self) -> Plan: ...
+    def plan(self, limit: int | None = None) -> Plan: ...
 
     def observe(self, groups: list[Group]) -> Batch | None: ...
 
-    def most_rollouts(self) -> int:
-        """Upper bound of the rollouts that the coming step can sample: budgets are checked against it."""
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def pool_is_solved(self) -> bool:
+        """True when every prompt is evicted: no further step could train on anything."""
+        ...
+
+    @property
+    def pass_rollouts(self) -> int:
+        """The most rollouts that one inference pass asks for: a budget with less left starts no further step."""
         ...
 
     def bucket_counts(self) -> dict[Bucket, int]: ...

@@ -108,9 +108,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * c.head_dim, bias=True)
         self.o_proj = nn.Linear(c.num_attention_heads * c.head_dim, c.hidden_size, bias=False)
 
-    def forward(
-        self, layer: int, x_X_D: Tensor, cos_X_1_E: Tensor, sin_X_1_E: Tensor, attend: Attend
-    ) -> Tensor:
+    def forward(self, layer: int, x_X_D: Tensor, cos_X_1_E: Tensor, sin_X_1_E: Tensor, attend: Attend) -> Tensor:
         q_X_H_E = self.q_proj(x_X_D).unflatten(-1, (-1, self.head_dim))
         k_X_K_E = self.k_proj(x_X_D).unflatten(-1, (-1, self.head_dim))
         v_X_K_E = self.v_proj(x_X_D).unflatten(-1, (-1, self.head_dim))
@@ -143,9 +141,7 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
 
-    def forward(
-        self, layer: int, x_X_D: Tensor, cos_X_1_E: Tensor, sin_X_1_E: Tensor, attend: Attend
-    ) -> Tensor:
+    def forward(self, layer: int, x_X_D: Tensor, cos_X_1_E: Tensor, sin_X_1_E: Tensor, attend: Attend) -> Tensor:
         x_X_D = x_X_D + self.self_attn(layer, self.input_layernorm(x_X_D), cos_X_1_E, sin_X_1_E, attend)
         out_X_D: Tensor = x_X_D + self.mlp(self.post_attention_layernorm(x_X_D))
         return out_X_D

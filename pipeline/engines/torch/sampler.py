@@ -118,9 +118,7 @@ def draw(
     # Rollouts side by side per node, so that one search serves all: [M, most rollouts of a node].
     order_R = node_R.argsort(stable=True)
     count_M = torch.bincount(node_R, minlength=nodes)
-    column_R = (
-        torch.arange(len(node_R), device=node_R.device) - (count_M.cumsum(0) - count_M)[node_R[order_R]]
-    )
+    column_R = torch.arange(len(node_R), device=node_R.device) - (count_M.cumsum(0) - count_M)[node_R[order_R]]
     cell_R = (node_R[order_R], column_R)
     uniform_M_C = uniform_R.new_zeros((nodes, int(count_M.max())))
     uniform_M_C[cell_R] = uniform_R[order_R]
@@ -167,15 +165,11 @@ def sample(
     if not all(len(p) for p in prompts):
         raise ValueError("an empty prompt has no next token")
     if not temperature > 0:
-        raise ValueError(
-            f"temperature must be > 0, not {temperature}: for the most likely token pass greedy=True"
-        )
+        raise ValueError(f"temperature must be > 0, not {temperature}: for the most likely token pass greedy=True")
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p must be in (0, 1], not {top_p}")
     if max_new_tokens < 1 or any(c < 0 for c in counts):
-        raise ValueError(
-            f"max_new_tokens must be >= 1 and counts >= 0, not {max_new_tokens} and {list(counts)}"
-        )
+        raise ValueError(f"max_new_tokens must be >= 1 and counts >= 0, not {max_new_tokens} and {list(counts)}")
     # Blocks of whole distinct prompts, in order of first appearance.
     rollouts_of: dict[tuple[int, ...], list[int]] = {}
     owner = [i for i, count in enumerate(counts) for _ in range(count)]
@@ -187,9 +181,7 @@ def sample(
     for prompt, rollouts in rollouts_of.items():
         size = len(prompt) + len(rollouts) * max_new_tokens
         if block and tokens + size > token_budget:
-            done |= grow(
-                model, block, rollouts_of, max_new_tokens, temperature, top_p, eos_id, generator, greedy
-            )
+            done |= grow(model, block, rollouts_of, max_new_tokens, temperature, top_p, eos_id, generator, greedy)
             block, tokens = [], 0
         block.append(prompt)
         tokens += size

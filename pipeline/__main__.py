@@ -1,0 +1,26 @@
+"""`python -m pipeline train RUN_DIR --attempt N`: the trainer process, as the supervisor starts it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m pipeline", description="The trainer process.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="run one attempt of a run")
+    train.add_argument("run_dir", type=Path, help="folder with config.json; everything is written there")
+    train.add_argument("--attempt", type=int, default=1, help="number of this attempt, from 1")
+    arguments = parser.parse_args()
+    if not (arguments.run_dir / "config.json").is_file():
+        parser.error(f"{arguments.run_dir} has no config.json: a run directory starts with its run config")
+
+    from pipeline.train import main as run  # torch is imported only when training starts
+
+    return run(arguments.run_dir.resolve(), arguments.attempt)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Rollouts on disk: one Parquet file per training step, `RUN_DIR/rollouts/step_000042.parquet`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.allocation import Group
+from pipeline.prompts import PromptSet
+
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("prompt_id", pa.string()),
+        ("stage", pa.string()),
+        ("response", pa.string()),
+        ("reward", pa.float64()),  # null when the reward failed
+        ("success", pa.float64()),  # null when the reward failed
+        ("n_tokens", pa.int32()),
+        ("logprob", pa.float64()),  # of the whole response under the policy that sampled it, nats
+    ]
+)
+
+
+def write_rollouts(run_dir: Path, step: int, groups: list[Group], prompts: PromptSet) -> Path:
+    """Writes a step's rollouts, appearing whole or not at all. A step that is repeated replaces its file."""
+    rows = [
+        {
+            "step": step,
+            "prompt_id": prompts.prompts[group.request.prompt].id,
+            "stage": group.request.stage.value,
+            "response": rollout.data["text"],
+            "reward": None if rollout.failed else rollout.reward,
+            "success": None if rollout.failed else rollout.success,
+            "n_tokens": rollout.n_tokens,
+            "logprob": float(np.sum(rollout.data["logprobs"])),
+        }
+        for group in groups
+        for rollout in group.rollouts
+    ]
+    path = run_dir / "rollouts" / f"step_{step:06d}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".writing")
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), draft, compression="zstd")
+    draft.rename(path)
+    return path

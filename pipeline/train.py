@@ -1,0 +1,328 @@
+"""The trainer process: `python -m pipeline train RUN_DIR --attempt N`.
+
+It reads RUN_DIR/config.json, goes on from the newest checkpoint if there is one, and tells what happens by events.
+It knows no database and no broker. SIGTERM or SIGINT stop it after the step under way, with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from pipeline.allocation import Allocator, Batch, Group, Plan
+from pipeline.checkpoint import checkpoints, load_state, save_checkpoint
+from pipeline.config import RunConfig, load_config
+from pipeline.engines.torch import Engine
+from pipeline.events import (
+    AttemptFinished,
+    AttemptStarted,
+    CheckpointSaved,
+    Count,
+    EvaluationFinished,
+    EventLog,
+    PromptRecord,
+    PromptsLoaded,
+    StepFinished,
+    VisitRecord,
+    events_path,
+    read_events,
+)
+from pipeline.prompts import load_run_prompts
+from pipeline.rollouts import write_rollouts
+from pipeline.step import build_allocator, training_step
+
+PROMPTS_PER_EVENT = 1000
+
+
+class Recorder:
+    """The engine, with the groups that it samples in a step kept for the record."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.groups: list[Group] = []
+
+    def generate(self, plan: Plan) -> list[Group]:
+        groups = self.engine.generate(plan)
+        self.groups += groups
+        return groups
+
+    def update(self, batch: Batch) -> dict[str, float | None]:
+        return self.engine.update(batch)
+
+
+class Trainer:
+    """One attempt. Counters cover all attempts of the run."""
+
+    def __init__(self, run_dir: Path, attempt: int, log: EventLog) -> None:
+        """Raises ConfigProblems, FileNotFoundError or ValueError when the run cannot start, saying why."""
+        self.run_dir, self.log = run_dir, log
+        self.config: RunConfig = load_config(run_dir / "config.json")
+        self.train_set, self.eval_set = load_run_prompts(self.config)
+        self.engine = Engine(self.config, self.config.engine, self.train_set.prompts)
+        self.allocator: Allocator = build_allocator(self.config, len(self.train_set))
+        self.step = 0  # finished steps
+        self.seconds = 0.0  # of training, all attempts
+        self.evaluated_at = -1
+        self.stop_requested = False
+        sampled_before = sampled_in_earlier_attempts(run_dir, attempt)
+        self._resume()
+        lost = add(count for step, count in sampled_before.live.items() if step > self.step)
+        self.spent = sampled_before.total
+        self.log.append(
+            AttemptStarted(
+                attempt=attempt,
+                from_step=self.step,
+                lost=lost,
+                n_train=len(self.train_set),
+                n_eval=len(self.eval_set),
+                model_parameters=self.engine.n_parameters,
+            )
+        )
+        self._tell_prompts()
+
+    def _resume(self) -> None:
+        found = checkpoints(self.run_dir)
+        if not found:
+            return
+        step, folder = found[-1]
+        state = load_state(folder)
+        if state["prompts"] != self.train_set.digest:
+            raise ValueError(
+                f"the training prompts have changed since checkpoint {folder.name} was saved; "
+                "restore the file that config field data.train names, or start a new run"
+            )
+        self.allocator.load_state_dict(state["allocator"])
+        self.engine.load(folder)
+        self.step, self.seconds, self.evaluated_at = step, state["seconds"], state["evaluated_at"]
+
+    def _tell_prompts(self) -> None:
+        prompts = self.train_set.prompts
+        for start in range(0, len(prompts), PROMPTS_PER_EVENT):
+            chunk = prompts[start : start + PROMPTS_PER_EVENT]
+            records = [PromptRecord(id=p.id, text=p.text, answer=p.answer, tags=list(p.tags)) for p in chunk]
+            self.log.append(PromptsLoaded(dataset=self.train_set.digest, name=self.train_set.name, prompts=records))
+
+    def run(self) -> AttemptFinished:
+        """Trains until a budget is reached or a stop is asked for; returns the closing event."""
+        if self.step == 0:
+            self._evaluate()
+        while (reason := self._why_end()) is None:
+            self._train_one_step()
+            if self.step % self.config.evaluation.every == 0:
+                self._evaluate()
+            if self.step % self.config.checkpoint.every == 0:
+                self._checkpoint()
+        if not self.stop_requested and self.evaluated_at != self.step:
+            self._evaluate()
+        self._checkpoint()
+        outcome = "stopped" if self.stop_requested else "succeeded"
+        return AttemptFinished(outcome=outcome, reason=reason, step=self.step)  # type: ignore[arg-type]
+
+    def _why_end(self) -> str | None:
+        """Why no further step may start; None when one may. The budgets are hard: the next step must fit in."""
+        budget, next_pass = self.config.budget, self.allocator.pass_rollouts
+        most_tokens = next_pass * self.config.sampling.max_new_tokens
+        if self.stop_requested:
+            return f"stopped on request after step {self.step}"
+        if self.step >= budget.steps:
+            return f"all {budget.steps} steps done"
+        if budget.rollouts is not None and self.spent.rollouts + next_pass > budget.rollouts:
+            return (
+                f"rollout budget: {self.spent.rollouts:,} of {budget.rollouts:,} spent and the next step may take "
+                f"{next_pass:,}"
+            )
+        if budget.tokens is not None and self.spent.tokens + most_tokens > budget.tokens:
+            return (
+                f"token budget: {self.spent.tokens:,} of {budget.tokens:,} spent and the next step may take "
+                f"{most_tokens:,}"
+            )
+        if budget.wall_clock_s is not None and self.seconds >= budget.wall_clock_s:
+            return f"time budget: {self.seconds:.0f} s of {budget.wall_clock_s:.0f} s used"
+        if self.allocator.pool_is_solved:
+            return "every prompt of the pool is evicted as solved: nothing is left to train on"
+        return None
+
+    def _limit(self) -> int | None:
+        budget, limits = self.config.budget, []
+        if budget.rollouts is not None:
+            limits.append(budget.rollouts - self.spent.rollouts)
+        if budget.tokens is not None:
+            limits.append((budget.tokens - self.spent.tokens) // self.config.sampling.max_new_tokens)
+        return min(limits, default=None)
+
+    def _train_one_step(self) -> None:
+        start = time.perf_counter()
+        recorder = Recorder(self.engine)
+        batch, stats = training_step(self.allocator, recorder, self._limit())
+        self.step = batch.step
+        self.seconds += time.perf_counter() - start
+        fates = {fate.value: Count(rollouts=n, tokens=t) for fate, (n, t) in batch.fates.items()}
+        self.spent = add((self.spent, *fates.values()))
+        write_rollouts(self.run_dir, self.step, recorder.groups, self.train_set)
+        ids = [p.id for p in self.train_set.prompts]
+        self.log.append(
+            StepFinished(
+                step=self.step,
+                epoch=self.allocator.epoch,
+                metrics={**batch_metrics(batch), **stats},
+                fates=fates,
+                buckets={bucket.value: n for bucket, n in self.allocator.bucket_counts().items()},
+                visits=[
+                    VisitRecord(
+                        prompt_id=ids[v.prompt],
+                        stage=v.stage.value,
+                        n=v.n,
+                        n_failed=v.n_failed,
+                        success_rate=v.success_rate,
+                        reward_variance=v.reward_variance,
+                        tokens=v.tokens,
+                        bucket=v.bucket.value,
+                    )
+                    for v in batch.visits
+                ],
+                moves={ids[move.prompt]: move.bucket.value for move in batch.moves},
+                rollouts=self.spent.rollouts,
+                tokens=self.spent.tokens,
+            )
+        )
+
+    def _evaluate(self) -> None:
+        start = time.perf_counter()
+        settings, prompts = self.config.evaluation, self.eval_set.prompts
+        greedy_P, greedy_tokens = self.engine.accuracy(prompts, 1, settings.temperature, True, self.step)
+        mean_P, tokens = self.engine.accuracy(prompts, settings.samples, settings.temperature, False, self.step)
+        scored_P = mean_P[~np.isnan(mean_P)]
+        if len(scored_P) == 0:
+            raise ValueError("the reward failed on every held-out prompt: check the reward and the answers")
+        stderr = float(scored_P.std(ddof=1) / math.sqrt(len(scored_P))) if len(scored_P) > 1 else 0.0
+        self.evaluated_at = self.step
+        self.log.append(
+            EvaluationFinished(
+                step=self.step,
+                greedy_accuracy=float(np.nanmean(greedy_P)),
+                sampled_accuracy=float(scored_P.mean()),
+                stderr=stderr,
+                samples=settings.samples,
+                n_prompts=len(prompts),
+                rollouts_spent=self.spent.rollouts,
+                eval_rollouts=len(prompts) * (settings.samples + 1),
+                eval_tokens=greedy_tokens + tokens,
+                seconds=time.perf_counter() - start,
+            )
+        )
+
+    def _checkpoint(self) -> None:
+        self.log.fsync()  # no checkpoint may be ahead of the events that led to it
+        state: dict[str, Any] = {
+            "prompts": self.train_set.digest,
+            "allocator": self.allocator.state_dict(),
+            "seconds": self.seconds,
+            "evaluated_at": self.evaluated_at,
+        }
+        keep = self.config.checkpoint.keep
+        path = save_checkpoint(self.run_dir, self.step, state, self.engine.save, keep)
+        self.log.append(CheckpointSaved(step=self.step, path=str(path.relative_to(self.run_dir))))
+
+
+def batch_metrics(batch: Batch) -> dict[str, float | None]:
+    """The step's numbers that come from allocation; pipeline.events.StepFinished says what each means."""
+    rewards = [np.array([r.reward for r in group.rollouts]) for group in batch.groups]
+    # Judged before any selection: pilots where there are some, else the uniform groups themselves.
+    stage = "pilot" if any(v.stage == "pilot" for v in batch.visits) else "commit"
+    first = [v for v in batch.visits if v.stage == stage and v.success_rate is not None]
+    sampled = sum(n for n, _ in batch.fates.values())
+    tokens = sum(t for _, t in batch.fates.values())
+    return {
+        "trained_prompts": len(batch.groups),
+        "trained_rollouts": sum(len(r) for r in rewards),
+        "reward_variance": mean([float(r.var(ddof=1)) for r in rewards if len(r) > 1]),
+        "zero_variance_share": mean([float((r == r[0]).all()) for r in rewards]),
+        # Visits carry the population variance; n / (n - 1) makes groups of unequal size comparable.
+        "uniform_reward_variance": mean(
+            [
+                v.reward_variance * m / (m - 1)
+                for v in first
+                if v.reward_variance is not None and (m := v.n - v.n_failed) > 1
+            ]
+        ),
+        "success_rate": mean([v.success_rate for v in first if v.success_rate is not None]),
+        "response_tokens": tokens / sampled if sampled else None,
+        "sampled_rollouts": sampled,
+        "short_by": batch.short_by,
+        "rounds": batch.rounds,
+        "buffer_size": batch.buffer_size,
+        "age_mean": mean(batch.ages),
+    }
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def add(counts: Any) -> Count:
+    total = Count()
+    for count in counts:
+        total = Count(rollouts=total.rollouts + count.rollouts, tokens=total.tokens + count.tokens)
+    return total
+
+
+class Sampled:
+    """What earlier attempts sampled: `total` of all their steps, and per step that still stands (`live`)."""
+
+    def __init__(self) -> None:
+        self.total = Count()
+        self.live: dict[int, Count] = {}
+
+
+def sampled_in_earlier_attempts(run_dir: Path, attempt: int) -> Sampled:
+    sampled = Sampled()
+    for earlier in range(1, attempt):
+        path = events_path(run_dir, earlier)
+        for event, _ in read_events(path) if path.exists() else ():
+            if isinstance(event, AttemptStarted):
+                sampled.live = {s: c for s, c in sampled.live.items() if s <= event.from_step}
+            elif isinstance(event, StepFinished):
+                sampled.live[event.step] = add(event.fates.values())
+                sampled.total = add((sampled.total, sampled.live[event.step]))
+    return sampled
+
+
+def main(run_dir: Path, attempt: int) -> int:
+    """Runs one attempt to its end. Returns the exit code: 0 when it succeeded or was stopped, 1 when it failed."""
+    log = EventLog(events_path(run_dir, attempt))
+    trainer: Trainer | None = None
+    stop_early = False
+
+    def stop(_signum: int, _frame: FrameType | None) -> None:
+        nonlocal stop_early
+        stop_early = True
+        if trainer is not None:
+            trainer.stop_requested = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        trainer = Trainer(run_dir, attempt, log)
+        trainer.stop_requested = stop_early
+        finished = trainer.run()
+    except Exception as error:
+        traceback.print_exc()
+        step = trainer.step if trainer is not None else 0
+        finished = AttemptFinished(outcome="failed", reason=why(error), step=step)
+    log.append(finished)
+    log.close()
+    return 1 if finished.outcome == "failed" else 0
+
+
+def why(error: Exception) -> str:
+    """One sentence for a person; the traceback is in the log."""
+    expected = isinstance(error, ValueError | OSError | FloatingPointError)
+    return str(error) if expected and str(error) else f"{type(error).__name__}: {error}"
