@@ -83,7 +83,7 @@ def attempt(session: Session, run: Run, number: int) -> Attempt:
 
 
 def start(session: Session, run: Run, attempt: Attempt, from_step: int, n_train: int) -> Spend:
-    """The trainer goes on from `from_step`. Takes back later steps of earlier attempts; returns what they lost."""
+    """The trainer goes on from `from_step`. Takes back later steps; returns what was lost."""
     attempt.from_step = from_step
     if run.state == "starting":
         run.state = "running"
@@ -109,10 +109,8 @@ def start(session: Session, run: Run, attempt: Attempt, from_step: int, n_train:
 def add_prompts(
     session: Session, run: Run, dataset_id: str, name: str, prompts: Sequence[tuple[str, str, str, list[str]]]
 ) -> None:
-    """A chunk (id, text, answer, tags) of the run's training set; what another run has brought is left alone."""
-    session.execute(
-        insert(Dataset).on_conflict_do_nothing(), [{"id": _clean(dataset_id), "name": _clean(name)}]
-    )
+    """A chunk (id, text, answer, tags) of the training set; what another run has brought stays."""
+    session.execute(insert(Dataset).on_conflict_do_nothing(), [{"id": _clean(dataset_id), "name": _clean(name)}])
     rows = [
         {
             "dataset_id": _clean(dataset_id),
@@ -131,16 +129,14 @@ def add_prompts(
 
 
 def add_steps(session: Session, run: Run, attempt: Attempt, steps: Sequence[Step]) -> None:
-    """Finished steps in order, following each other and the run's step. Raises ValueError when they do not."""
+    """Finished steps in order, from the one after the run's on. Raises ValueError when they are not."""
     if not steps:
         return
     if attempt.from_step is None:
         raise ValueError(f"attempt {attempt.attempt} reports step {steps[0].step} before it has started")
     for expected, step in enumerate(steps, run.step + 1):
         if step.step != expected:
-            raise ValueError(
-                f"attempt {attempt.attempt} reports step {step.step} where {expected} comes next"
-            )
+            raise ValueError(f"attempt {attempt.attempt} reports step {step.step} where {expected} comes next")
     key = {"run_id": run.id, "attempt": attempt.attempt}
     session.execute(
         sa.insert(StepMetrics),
@@ -185,7 +181,7 @@ def add_steps(session: Session, run: Run, attempt: Attempt, steps: Sequence[Step
 
 
 def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping[str, Any]) -> None:
-    """An evaluation, by the names of the table's columns. One of the same step that was made before is replaced."""
+    """An evaluation, by the names of the table's columns. It replaces an earlier one of the same step."""
     row = {"run_id": run.id, "attempt": attempt.attempt, **values}
     statement = insert(Evaluation).values(row)
     columns = {name: statement.excluded[name] for name in row if name not in ("run_id", "step")}
@@ -196,7 +192,7 @@ def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping
 
 
 def add_checkpoint(run: Run, attempt: Attempt, step: int) -> None:
-    """A checkpoint that the run can go on from. A later one than any before is progress: setbacks are forgiven."""
+    """A checkpoint that the run can go on from. One later than any before is progress: setbacks are forgiven."""
     if step > max(attempt.from_step or 0, attempt.saved_step or 0):
         run.setbacks = 0
     attempt.saved_step = step
@@ -204,14 +200,14 @@ def add_checkpoint(run: Run, attempt: Attempt, step: int) -> None:
 
 def finish_attempt(attempt: Attempt, outcome: str, reason: str, exit_code: int | None) -> None:
     """The attempt's process is gone. outcome: succeeded, stopped, failed or lost."""
-    attempt.finished_at = sa.func.now()  # type: ignore[assignment]
+    attempt.finished_at = sa.func.now()
     attempt.outcome, attempt.reason, attempt.exit_code = outcome, _clean(reason), exit_code
 
 
 def finish_run(run: Run, state: str, reason: str) -> None:
     """The run is over (until somebody resumes it)."""
     run.state, run.reason, run.setbacks = state, _clean(reason), 0
-    run.finished_at = sa.func.now()  # type: ignore[assignment]
+    run.finished_at = sa.func.now()
 
 
 def queue_again(run: Run, reason: str) -> None:
@@ -275,7 +271,7 @@ def _copy(session: Session, target: str, rows: Any) -> None:
     """COPY: an order of magnitude less work for the server than INSERT."""
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
-    with connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN") as copy:  # type: ignore[arg-type]
+    with connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN") as copy:
         for row in rows:
             copy.write_row(row)
 

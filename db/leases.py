@@ -24,7 +24,7 @@ ACTIVE_STATES = ("starting", "running", "stopping")
 
 
 class LeaseLost(Exception):
-    """The fence is not the run's newest one: somebody else may run it now, or it was deleted. Stop at once."""
+    """The fence is not the run's newest one: somebody else may run it now, or it is deleted. Stop at once."""
 
     def __init__(self, run_id: uuid.UUID, fence: int) -> None:
         super().__init__(f"run {run_id} is no longer ours (fence {fence}): its lease ran out and was taken")
@@ -61,7 +61,7 @@ _CLAIM = sa.text(
 
 
 def claim(session: Session, run_id: uuid.UUID, holder: str, ttl: dt.timedelta) -> int | None:
-    """Take a queued run whose lease is free: it is `starting` then. Returns the fence; None when it is not free.
+    """Take a queued run whose lease is free: it is `starting` then. Returns the fence, or None.
 
     One statement; of any number of callers one gets the run.
     """
@@ -69,10 +69,8 @@ def claim(session: Session, run_id: uuid.UUID, holder: str, ttl: dt.timedelta) -
     return None if fence is None else int(fence)
 
 
-def renew(
-    session: Session, run_id: uuid.UUID, fence: int, ttl: dt.timedelta, *, holder: str | None = None
-) -> bool:
-    """Hold the lease for another `ttl`, as `holder` if given. Returns whether a stop of the run was asked for.
+def renew(session: Session, run_id: uuid.UUID, fence: int, ttl: dt.timedelta, *, holder: str | None = None) -> bool:
+    """Hold the lease for another `ttl`, as `holder` if given. Returns whether a stop was asked for.
 
     A lease that ran out while nobody took it is held again. Raises LeaseLost.
     """

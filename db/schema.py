@@ -32,8 +32,8 @@ def upgrade(url: str | None = None, revision: str = "head") -> None:
         here = current(config.attributes["connection"])
         if here is not None and here not in _known(config):
             raise SchemaMismatch(
-                f"The database is at schema version {here!r}, which this version of the platform does not know: "
-                "a newer one wrote it. Install that version, or set DATABASE_URL to another database."
+                f"The database is at schema version {here!r}, which this version of the platform does not "
+                "know: a newer one wrote it. Install that version, or set DATABASE_URL to another database."
             )
         command.upgrade(config, revision)
 
