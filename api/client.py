@@ -52,7 +52,8 @@ class ApiUnreachable(Exception):
         self.url = url
         self.why = why
         super().__init__(
-            f"The API at {url} cannot be reached: {why}. Start the platform with `pilot up`, or check the address."
+            f"The API at {url} cannot be reached: {why}. "
+            "Start the platform with `pilot up`, or check the address."
         )
 
 
@@ -89,7 +90,7 @@ class Client:
         self._http.close()
 
     def create_run(self, config: dict[str, Any]) -> RunDetail:
-        """Checks the config, stores the run and sends it to a worker. ApiError 422 names every faulty field."""
+        """Starts a run. ApiError 422 names every faulty field of the config."""
         return self._call(RunDetail, "POST", "/api/v1/runs", json={"config": config})
 
     def list_runs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> RunPage:
@@ -151,10 +152,12 @@ class Client:
 
     def readyz(self) -> Health:
         """Whether everything the API needs is there. Also returned, not raised, when something is down."""
-        response = self._send("GET", "/readyz", accept=(503,))
-        if response.headers.get("content-type", "").startswith("application/problem+json"):
-            raise ApiError(self._read(TypeAdapter(Problem), response))
-        return self._read(TypeAdapter(Health), response)
+        try:
+            return self._call(Health, "GET", "/readyz")
+        except ApiError as error:
+            if error.problem.checks is None:
+                raise
+            return Health(status="unavailable", checks=error.problem.checks)
 
     def _call(
         self,
@@ -174,7 +177,6 @@ class Client:
         *,
         params: dict[str, Any] | None = None,
         json: Any = None,
-        accept: tuple[int, ...] = (),
     ) -> httpx.Response:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
@@ -185,7 +187,7 @@ class Client:
             raise ApiUnreachable(self.base_url, f"nothing accepts connections there ({error})") from None
         except httpx.HTTPError as error:
             raise ApiUnreachable(self.base_url, f"the connection failed ({error})") from None
-        if response.is_success or response.status_code in accept:
+        if response.is_success:
             return response
         raise ApiError(_problem(response))
 

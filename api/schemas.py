@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.config import FieldProblem
+
+RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succeeded", "failed"]
+Bucket = Literal["unseen", "evicted", "skipped", "deferred", "ready", "committed"]
+PromptSort = Literal[
+    "visits", "-visits", "rollouts", "-rollouts", "success_rate", "-success_rate", "step", "-step"
+]  # fmt: skip
 
 
 class Problem(BaseModel):
@@ -20,11 +26,28 @@ class Problem(BaseModel):
     detail: str = Field(description="What went wrong and what to do.", examples=["1 field is not accepted"])
     instance: str | None = Field(None, description="Path of the request.", examples=["/api/v1/runs"])
     errors: list[FieldProblem] = Field([], description="Every faulty field, where there are any.")
+    checks: dict[str, str] | None = Field(None, description="Of /readyz only: what is there and what is not.")
 
 
 class RunCreate(BaseModel):
-    model_config = {"extra": "forbid"}
-    config: dict[str, Any] = Field(description="A RunConfig; see GET /api/v1/config/schema.")
+    """A run to start, or a config to check."""
+
+    model_config = ConfigDict(extra="forbid")
+    config: dict[str, Any] = Field(
+        description="A RunConfig; see GET /api/v1/config/schema. What is left out takes its default.",
+        examples=[
+            {
+                "name": "first run",
+                "model": {"path": "pipeline/bundled/policy"},
+                "data": {
+                    "train": "pipeline/bundled/prompts.train.jsonl",
+                    "eval": "pipeline/bundled/prompts.eval.jsonl",
+                },
+                "method": {"name": "pilot_commit", "n_pilot": 8, "n_commit": 24},
+                "budget": {"steps": 40},
+            }
+        ],
+    )
 
 
 class RunSummary(BaseModel):
@@ -187,8 +210,10 @@ class ConfigCheck(BaseModel):
 
 
 class Health(BaseModel):
-    status: str
-    checks: dict[str, str]
+    """status: `ok` or `unavailable`. checks: what was looked at, `ok` or what is wrong and what to do."""
+
+    status: str = Field(examples=["ok"])
+    checks: dict[str, str] = Field(examples=[{"database": "ok", "broker": "ok"}])
 
 
 RunDetail.model_rebuild()

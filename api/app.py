@@ -1,0 +1,52 @@
+"""The API application. `uvicorn --factory api.app:create_app`, or `python -m api`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+
+from api import openapi
+from api.guard import Guard
+from api.problems import HANDLED, ApiProblem, answer
+from api.routes import config, health, prompts, runs, views
+from api.settings import Settings
+from db import create_engine
+
+_CONNECTIONS = 5  # kept; as many again under load, and no more requests at a time than that
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The app, with settings from the environment unless given. Connects to nothing until the first request.
+
+    Raises SettingsMissing, and DatabaseUnavailable when DATABASE_URL is not a Postgres address.
+    """
+    settings = settings or Settings.from_environment()
+    engine = create_engine(settings.database_url, application="pilot-api", pool_size=_CONNECTIONS)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 2 * _CONNECTIONS
+        yield
+        engine.dispose()
+
+    app = FastAPI(
+        title="Pilot-Commit",
+        summary="Start, watch and stop RL post-training runs that spend rollouts where they count.",
+        description="Every error is an RFC 9457 problem (`application/problem+json`) that says what to do.",
+        version="1",
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.settings = settings
+    app.state.engine = engine
+    app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
+    for router in (runs.router, views.router, prompts.router, config.router, health.router):
+        app.include_router(router)
+    for error in (ApiProblem, *HANDLED, Exception):
+        app.add_exception_handler(error, answer)
+    app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)
+    openapi.complete(app)
+    return app

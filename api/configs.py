@@ -1,0 +1,59 @@
+"""Run configs from outside: text that the database can store, the config's own rules, the files it names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.config import ConfigProblems, FieldProblem, RunConfig, parse_config
+from pipeline.prompts import preflight
+
+_MAX_DEPTH = 32
+
+
+def accept(data: dict[str, Any]) -> RunConfig:
+    """The RunConfig in `data`, its model and prompts checked. Raises ConfigProblems with every fault."""
+    problems = _unstorable(data)
+    if problems:
+        raise ConfigProblems(problems)
+    config = parse_config(data)
+    try:
+        preflight(config)
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # a path that can't be looked at: too long, no permission, ~nobody
+        message = f"a path in it cannot be read: {error}"
+        raise ConfigProblems([FieldProblem(field="config", value=None, message=message)]) from None
+    return config
+
+
+def _unstorable(data: dict[str, Any]) -> list[FieldProblem]:
+    """NUL characters and half surrogates, which JSON can carry and Postgres can't, and absurd nesting."""
+    problems: list[FieldProblem] = []
+    pending: list[tuple[tuple[str, ...], Any]] = [((), data)]
+    while pending:
+        path, value = pending.pop()
+        field = ".".join(path) or "config"
+        if isinstance(value, dict | list):
+            if len(path) >= _MAX_DEPTH:
+                problems.append(FieldProblem(field=field, value=None, message="is nested too deeply"))
+                continue
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                shown = str(key)
+                if not _storable(shown):
+                    problems.append(_bad_text(field, shown))
+                else:
+                    pending.append(((*path, shown), item))
+        elif isinstance(value, str) and not _storable(value):
+            problems.append(_bad_text(field, value))
+    return problems
+
+
+def _storable(text: str) -> bool:
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _bad_text(field: str, text: str) -> FieldProblem:
+    message = "has a NUL character or half of a surrogate pair; give plain Unicode text"
+    return FieldProblem(field=field, value=ascii(text)[:200], message=message)

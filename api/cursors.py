@@ -1,0 +1,61 @@
+"""Page cursors: opaque to clients, checked when they come back, tied to the question they belong to."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from typing import Annotated, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from api.problems import ApiProblem
+from pipeline.config import FieldProblem
+
+
+class Cursor(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class RunsCursor(Cursor):
+    state: str | None
+    created_at: AwareDatetime
+    id: uuid.UUID
+
+
+class PromptsCursor(Cursor):
+    bucket: str | None
+    search: str | None
+    sort: str
+    value: Annotated[float, Field(ge=-(2**31), lt=2**31)]
+    id: Annotated[str, Field(pattern=r"^[^\x00]*$")]
+
+
+_Cursor = TypeVar("_Cursor", bound=Cursor)
+
+
+def encode(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
+
+
+def decode(kind: type[_Cursor], text: str, **question: str | None) -> _Cursor:
+    """The cursor in `text`. Raises ApiProblem when it is none of ours or belongs to another `question`."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        cursor = kind.model_validate_json(raw)
+    except (ValidationError, ValueError, binascii.Error):
+        raise _refused(
+            text, "this is not a next_cursor of a page of this list; leave it out to begin again"
+        ) from None
+    for name, value in question.items():
+        if getattr(cursor, name) != value:
+            raise _refused(
+                text,
+                f"this cursor belongs to a page with another {name!r}; leave the cursor out to begin again",
+            )
+    return cursor
+
+
+def _refused(text: str, message: str) -> ApiProblem:
+    problem = FieldProblem(field="query.cursor", value=text[:200], message=message)
+    return ApiProblem("invalid-request", "1 field is not accepted; see errors.", errors=[problem])

@@ -1,0 +1,44 @@
+"""Whether the API lives, and whether what it needs is there."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.dependencies import Reading
+from api.openapi import problems
+from api.problems import ApiProblem, problem_of
+from api.schemas import Health
+from db import DatabaseUnavailable, SchemaMismatch
+from db.ready import check_ready
+from worker import queue
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", operation_id="get_health")
+def get_health() -> Health:
+    """Answers as long as the process does; looks at nothing else."""
+    return Health(status="ok", checks={"api": "ok"})
+
+
+@router.get("/readyz", operation_id="get_readiness", responses=problems("not-ready"))
+def get_readiness(session: Reading) -> Health:
+    """Looks at the database, its schema and the broker. 503 tells which of them failed and what to do."""
+    checks = {"database": "ok", "migrations": "ok", "broker": "ok"}
+    try:
+        check_ready(session)
+    except SchemaMismatch as error:
+        checks["migrations"] = str(error)
+    except Exception as error:  # whatever is wrong with the database, the broker is still looked at
+        checks["database"] = (
+            str(error) if isinstance(error, DatabaseUnavailable) else problem_of(error).detail
+        )
+        checks["migrations"] = "unknown while the database cannot be used"
+    try:
+        queue.ping()
+    except queue.BrokerUnavailable as error:
+        checks["broker"] = str(error)
+    failed = [name for name, found in checks.items() if found != "ok"]
+    if failed:
+        raise ApiProblem("not-ready", f"Not ready: {', '.join(failed)}; see checks.", checks=checks)
+    return Health(status="ok", checks=checks)

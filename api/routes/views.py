@@ -1,0 +1,53 @@
+"""What a run has done so far: metrics, buckets, ledger."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.answers import buckets_at
+from api.dependencies import Reading, RunId
+from api.openapi import problems
+from api.schemas import Buckets, EvaluationOut, FateCount, Ledger, Metrics, StepOut
+from db import views
+from db.models import FATES
+
+router = APIRouter(
+    prefix="/api/v1/runs/{run_id}",
+    tags=["what a run did"],
+    responses=problems("run-not-found", "invalid-request"),
+)
+
+FromStep = Annotated[
+    int,
+    Query(ge=0, lt=2**31, description="First step to answer; the last one seen plus 1 gives what is new."),
+]
+
+
+@router.get("/metrics", operation_id="get_metrics")
+def get_metrics(run_id: RunId, session: Reading, from_step: FromStep = 0) -> Metrics:
+    """Every training step's numbers and every evaluation, in order."""
+    steps, evaluations = views.metrics(session, run_id, from_step)
+    return Metrics(
+        steps=[StepOut.model_validate(step, from_attributes=True) for step in steps],
+        evaluations=[EvaluationOut.model_validate(e, from_attributes=True) for e in evaluations],
+    )
+
+
+@router.get("/buckets", operation_id="get_buckets")
+def get_buckets(run_id: RunId, session: Reading, from_step: FromStep = 0) -> Buckets:
+    """How many prompts lie in each bucket: now, and after every step from `from_step` on."""
+    now, history = views.buckets(session, run_id, from_step)
+    return Buckets(step=now.step, counts=now.counts, history=[buckets_at(counts) for counts in history])
+
+
+@router.get("/ledger", operation_id="get_ledger")
+def get_ledger(run_id: RunId, session: Reading) -> Ledger:
+    """Every training rollout by what became of it."""
+    sampled, fates = views.ledger(session, run_id)
+    none = views.Spend(0, 0)
+    return Ledger(
+        sampled=FateCount(fate="sampled", rollouts=sampled.rollouts, tokens=sampled.tokens),
+        fates=[FateCount(fate=fate, **fates.get(fate, none)._asdict()) for fate in FATES],
+    )
