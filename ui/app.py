@@ -1,0 +1,30 @@
+"""The dashboard: see in five seconds whether a run is healthy, what it spends and which prompts teach it.
+
+Start: python -m streamlit run ui/app.py   (PILOT_API_URL tells where the API is)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+HERE = Path(__file__).resolve().parent
+if str(HERE.parent) not in sys.path:  # `streamlit run` puts only this folder on the path
+    sys.path.insert(0, str(HERE.parent))
+
+st.set_page_config(page_title="Pilot-Commit", page_icon=":material/target:", layout="wide")
+st.html(HERE / "style.css")
+
+page = st.navigation(
+    [
+        st.Page("pages/runs.py", title="Runs", icon=":material/list:", url_path="runs", default=True),
+        st.Page("pages/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
+        st.Page("pages/run.py", title="Run", url_path="run", visibility="hidden"),
+        st.Page("pages/prompts.py", title="Prompts", url_path="prompts", visibility="hidden"),
+        st.Page("pages/prompt.py", title="Prompt", url_path="prompt", visibility="hidden"),
+    ],
+    position="top",
+)
+page.run()

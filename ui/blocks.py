@@ -1,0 +1,167 @@
+"""The pieces pages are made of, as HTML. Everything that a user or a model wrote is escaped here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import streamlit as st
+
+from api.schemas import FateCount, Ledger, PromptRow, RunSummary
+from ui import palette, text
+from ui.health import Finding
+
+
+def state_chip(state: str, stop_requested: bool = False) -> str:
+    label = "stopping" if stop_requested and state == "running" else state
+    colour = palette.STATE_COLOURS.get(label, palette.NEUTRAL)
+    moving = " pc-moving" if label in ("starting", "running", "stopping") else ""
+    return f'<span class="pc-chip{moving}" style="--c:{colour}"><i></i>{escape(label)}</span>'
+
+
+def bucket_chip(name: str) -> str:
+    bucket = palette.BUCKETS.get(name)
+    colour, meaning = (bucket.colour, bucket.meaning) if bucket else (palette.NEUTRAL, "")
+    return f'<span class="pc-chip pc-bucket" style="--c:{colour}" title="{escape(meaning)}"><i></i>{escape(name)}</span>'
+
+
+def bucket_bar(counts: dict[str, int]) -> str:
+    """The buckets of a pool as one small stacked bar."""
+    total = sum(counts.values())
+    if not total:
+        return '<span class="pc-faint">–</span>'
+    parts = [
+        f'<i style="flex:{counts[name]};background:{palette.BUCKETS[name].colour}"></i>'
+        for name in palette.STACK
+        if counts.get(name)
+    ]
+    words = ", ".join(f"{counts.get(name, 0):,} {name}" for name in palette.BUCKETS)
+    return f'<span class="pc-stack" role="img" aria-label="{words}" title="{words}">{"".join(parts)}</span>'
+
+
+def bar(share: float | None, colour: str = "currentColor") -> str:
+    width = 100 * min(1.0, max(0.0, share or 0.0))
+    return f'<span class="pc-bar"><i style="width:{width:.1f}%;background:{colour}"></i></span>'
+
+
+def of_budget(value: int, budget: int | None, unit: str = "") -> str:
+    """A count, with its budget and a bar when there is one."""
+    if budget is None:
+        return f"{text.hover(value)}{unit}"
+    words = f'{text.hover(value)} <span class="pc-faint">/ {text.hover(budget)}{unit}</span>'
+    return words + bar(value / budget, palette.ACCENT)
+
+
+def accuracy_change(run: RunSummary) -> str:
+    if run.accuracy is None:
+        return '<span class="pc-faint">–</span>'
+    if run.first_accuracy is None or run.step == 0:
+        return text.percent(run.accuracy)
+    change = run.accuracy - run.first_accuracy
+    kind = "pc-up" if change > 0 else "pc-down" if change < 0 else "pc-faint"
+    return (
+        f'<span class="pc-faint">{text.percent(run.first_accuracy)} →</span> <b>{text.percent(run.accuracy)}</b> '
+        f'<span class="{kind}">{text.points(change)}</span>'
+    )
+
+
+def meter(label: str, value: str, below: str = "", share: float | None = None) -> str:
+    filled = "" if share is None else bar(share, palette.ACCENT)
+    return (
+        f'<div class="pc-meter"><span>{escape(label)}</span><b>{value}</b>'
+        f'{filled}<small>{below or "&nbsp;"}</small></div>'
+    )  # fmt: skip
+
+
+def bucket_tile(name: str, count: int, total: int, change: int, series: Sequence[int]) -> None:
+    """One bucket's count, its share of the pool, its change in the last step, and how it went."""
+    bucket = palette.BUCKETS[name]
+    delta = "" if change == 0 else f"{change:+,}".replace("-", "−")
+    share = text.percent(count / total, 0) if total else "–"
+    st.html(
+        f'<div class="pc-tile" style="--c:{bucket.colour}" role="group" aria-label="{count:,} prompts {name}">'
+        f'<div class="pc-tile-head"><i></i>{name}<em title="change in the last step">{delta}</em></div>'
+        f'<div class="pc-tile-value" data-count="{count}" title="{count:,} prompts">{text.number(count)}'
+        f"<small>{share}</small></div>"
+        f'<div class="pc-tile-meaning">{bucket.meaning}</div>{_spark(series)}</div>'
+    )
+
+
+def _spark(series: Sequence[int]) -> str:
+    top = max(series, default=0)
+    if len(series) < 2 or top == 0:
+        return '<div class="pc-spark"></div>'
+    last = len(series) - 1
+    edge = ",".join(f"{100 * i / last:.1f}% {100 - 96 * v / top:.1f}%" for i, v in enumerate(series))
+    return f'<div class="pc-spark"><i style="clip-path:polygon(0% 100%,{edge},100% 100%)"></i></div>'
+
+
+def health_strip(found: Sequence[Finding]) -> None:
+    words = "".join(
+        f'<span class="pc-finding pc-{f.level}"><b>{escape(f.title)}</b> {escape(f.detail)}</span>' for f in found
+    )
+    st.html(f'<div class="pc-findings" role="status">{words}</div>')
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), caption: str = "") -> None:
+    """Cells are HTML already. right: the columns that hold numbers."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(f'<{tag}{" class=pc-num" if i in right else ""}>{c}</{tag}>' for i, c in enumerate(row))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    label = f' aria-label="{escape(caption)}"' if caption else ""
+    st.html(
+        f'<div class="pc-scroll"><table class="pc-table"{label}><thead><tr>{cells("th", head)}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def ledger_table(ledger: Ledger | None) -> None:
+    """Every rollout and token by what became of it; the fates add up to what was sampled."""
+    if ledger is None or not ledger.sampled.rollouts:
+        st.html('<div class="pc-placeholder" style="height:200px">Nothing sampled yet.</div>')
+        return
+    total = ledger.sampled
+    spent = {f.fate: f for f in ledger.fates if f.rollouts or f.tokens}
+    known = [name for name in palette.FATES if name in spent] + [n for n in spent if n not in palette.FATES]
+    rows = [_fate_row(spent[name], total) for name in known]
+    rows.append(["<b>sampled</b>", "", f"<b>{text.hover(total.rollouts)}</b>", "", f"<b>{text.hover(total.tokens)}</b>", ""])
+    st.html(_fate_bar([spent[n] for n in known], total.rollouts))
+    table(["fate", "", "rollouts", "", "tokens", ""], rows, right=(2, 3, 4, 5), caption="Spend by fate")
+
+
+def _fate_row(fate: FateCount, total: FateCount) -> list[str]:
+    known = palette.FATES.get(fate.fate, palette.Fate(fate.fate, palette.NEUTRAL, fate.fate, ""))
+    share = fate.rollouts / total.rollouts
+    tokens = text.percent(fate.tokens / total.tokens, 0) if total.tokens else ""
+    return [
+        f'<span class="pc-dot" style="--c:{known.colour}" title="{escape(known.meaning)}"><i></i>{escape(known.label)}</span>',
+        bar(share, known.colour),
+        text.hover(fate.rollouts),
+        f'<span class="pc-faint">{text.percent(share, 0)}</span>',
+        text.hover(fate.tokens),
+        f'<span class="pc-faint">{tokens}</span>',
+    ]
+
+
+def _fate_bar(fates: Sequence[FateCount], total: int) -> str:
+    parts = "".join(
+        f'<i style="flex:{max(0, f.rollouts)};background:'
+        f'{palette.FATES[f.fate].colour if f.fate in palette.FATES else palette.NEUTRAL}"></i>'
+        for f in fates
+    )
+    return f'<span class="pc-stack pc-thick" role="img" aria-label="{total:,} rollouts by fate">{parts}</span>'
+
+
+def prompt_line(row: PromptRow) -> str:
+    return (
+        f'<div class="pc-prompt-line">{bucket_chip(row.bucket)}'
+        f'<span class="pc-rate">{bar(row.success_rate, palette.BUCKETS[row.bucket].colour)}'
+        f"{text.percent(row.success_rate, 0)}</span></div>"
+    )
+
+
+def empty(title: str, words: str) -> None:
+    """Words are HTML already."""
+    st.html(f'<div class="pc-empty"><b>{escape(title)}</b><p>{words}</p></div>')

@@ -1,0 +1,224 @@
+"""The form of a run config, read from the config's JSON schema: groups, fields, and the config that they add up to.
+
+No Streamlit here. A new field of the schema shows up by itself; a new section lands in the group "Other".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["text", "integer", "number", "flag", "choice"]
+Schema = dict[str, Any]
+
+# Group -> the config's top-level keys in it, in the order of the form.
+GROUPS = {
+    "Run": ("name", "seed"),
+    "Data": ("data", "reward"),
+    "Model": ("model",),
+    "Method": ("method", "sampling"),
+    "Update": ("update",),
+    "Budget": ("budget",),
+    "Evaluation": ("evaluation", "checkpoint"),
+    "Engine": ("engine",),
+}
+GROUP_WORDS = {
+    "Data": "Which prompts to train and to evaluate on, and what makes a response right.",
+    "Model": "The policy to start from.",
+    "Method": "Which prompts get how many rollouts.",
+    "Update": "How a batch of groups changes the policy.",
+    "Budget": "Hard bounds: the step that would pass one is not started.",
+    "Evaluation": "How often to measure on held-out prompts, and how often to save.",
+    "Engine": "What the run computes on.",
+}
+LABELS = {
+    "n": "Rollouts per prompt", "lr": "Learning rate", "path": "Model folder", "train": "Training prompts",
+    "eval": "Held-out prompts", "every": "Every", "tolerance": "Tolerance", "wall_clock_s": "Wall-clock time",
+}  # fmt: skip
+UNITS = {
+    "method.n": "rollouts", "method.n_pilot": "rollouts", "method.n_commit": "rollouts",
+    "method.pilot_prompts": "prompts", "method.max_age": "steps", "method.max_rounds": "passes",
+    "sampling.max_new_tokens": "tokens", "update.batch_prompts": "prompts", "update.mini_batches": "updates",
+    "update.warmup_updates": "updates", "evaluation.every": "steps", "evaluation.samples": "responses",
+    "budget.steps": "steps", "budget.rollouts": "rollouts", "budget.tokens": "tokens", "budget.wall_clock_s": "seconds",
+    "checkpoint.every": "steps", "checkpoint.keep": "checkpoints", "engine.threads": "threads",
+    "engine.token_budget": "tokens",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value of the config. `variant` names the member of the union that it belongs to, if any."""
+
+    path: str
+    kind: Kind
+    help: str = ""
+    default: Any = None
+    nullable: bool = False
+    required: bool = False
+    options: tuple[Any, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    variant: str = ""
+    is_variant_choice: bool = False
+    example: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.path}@{self.variant}" if self.variant else self.path
+
+    @property
+    def label(self) -> str:
+        section, _, name = self.path.rpartition(".")
+        if self.is_variant_choice:
+            return section.capitalize()
+        words = LABELS.get(name, name.replace("_", " "))
+        if name == "every":
+            words = f"{section} every"
+        words = words[0].upper() + words[1:]
+        return f"{words} ({UNITS[self.path]})" if self.path in UNITS else words
+
+    @property
+    def step(self) -> float:
+        """What one press of + adds: 0.05 for fractions, else the decimal place of the default."""
+        if self.maximum == 1 and self.minimum == 0:
+            return 0.05
+        size = abs(float(self.default)) if self.default else 1.0
+        return float(f"1e{int(f'{size:e}'.split('e')[1])}") if size < 1 else 0.1
+
+
+@dataclass
+class Group:
+    title: str
+    words: str
+    fields: list[Field] = field(default_factory=list)
+
+    def owns(self, path: str) -> bool:
+        """Whether a problem at this path is told in this group."""
+        known = {part for f in self.fields for part in _prefixes(f.path)}
+        return path in known or path.split(".")[0] in {f.path.split(".")[0] for f in self.fields}
+
+
+def groups(schema: Schema, choice: Callable[[str, str], str]) -> list[Group]:
+    """The form. choice(path, default) gives the selected member of the union at that path."""
+    properties: Schema = schema.get("properties", {})
+    placed = {key for keys in GROUPS.values() for key in keys}
+    plan = {**GROUPS, "Other": tuple(key for key in properties if key not in placed)}
+    required = set(schema.get("required", ()))
+    form = []
+    for title, keys in plan.items():
+        fields = [
+            f
+            for key in keys
+            if key in properties
+            for f in _fields(schema, properties[key], key, key in required, choice)
+        ]
+        if fields:
+            form.append(Group(title, GROUP_WORDS.get(title, ""), fields))
+    return form
+
+
+def config_of(form: list[Group], value: Callable[[Field], Any]) -> dict[str, Any]:
+    """The nested config of the form's values. An empty required text is left out, so that the API names it."""
+    config: dict[str, Any] = {}
+    for group in form:
+        for f in group.fields:
+            given = value(f)
+            if f.required and given in (None, ""):
+                continue
+            *sections, name = f.path.split(".")
+            place = config
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[name] = given
+    return config
+
+
+def lookup(config: dict[str, Any], path: str, default: Any = None) -> Any:
+    """The value at a dotted path; the default when any part of it is not there."""
+    place: Any = config
+    for part in path.split("."):
+        if not isinstance(place, dict) or part not in place:
+            return default
+        place = place[part]
+    return place
+
+
+def fits(f: Field, value: Any) -> bool:
+    """Whether the field's widget can show the value."""
+    if value is None:
+        return f.nullable
+    if f.kind == "choice":
+        return value in f.options
+    if f.kind == "flag":
+        return isinstance(value, bool)
+    if f.kind == "text":
+        return isinstance(value, str)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole or (f.kind == "number" and isinstance(value, float))
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    parts = path.split(".")
+    return (".".join(parts[: i + 1]) for i in range(len(parts)))
+
+
+def _resolve(schema: Schema, node: Schema) -> Schema:
+    """The node with its $ref filled in; what stands beside the $ref wins."""
+    if "$ref" in node:
+        target: Schema = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+        return {**_resolve(schema, target), **{k: v for k, v in node.items() if k != "$ref"}}
+    return node
+
+
+def _fields(
+    schema: Schema, node: Schema, path: str, required: bool, choice: Callable[[str, str], str], variant: str = ""
+) -> Iterator[Field]:
+    node = _resolve(schema, node)
+    if "oneOf" in node:
+        yield from _union(schema, node, path, choice)
+    elif node.get("type") == "object":
+        needed = set(node.get("required", ()))
+        for name, child in node.get("properties", {}).items():
+            if "const" not in child:
+                yield from _fields(schema, child, f"{path}.{name}", name in needed, choice, variant)
+            elif not variant:  # a union of one: nothing to choose, but the config names it
+                yield Field(f"{path}.{name}", "choice", default=child["const"], options=(child["const"],))
+    else:
+        yield _leaf(node, path, required, variant)
+
+
+def _union(schema: Schema, node: Schema, path: str, choice: Callable[[str, str], str]) -> Iterator[Field]:
+    key = node["discriminator"]["propertyName"]
+    members = {name: _resolve(schema, {"$ref": ref}) for name, ref in node["discriminator"]["mapping"].items()}
+    default = str((node.get("default") or {}).get(key) or next(iter(members)))
+    chosen = choice(f"{path}.{key}", default)
+    if chosen not in members:
+        chosen = default
+    words = str(members[chosen].get("description", ""))
+    yield Field(f"{path}.{key}", "choice", words, default, options=tuple(members), is_variant_choice=True)
+    yield from _fields(schema, members[chosen], path, True, choice, variant=chosen)
+
+
+def _leaf(node: Schema, path: str, required: bool, variant: str) -> Field:
+    nullable = False
+    words, default, examples = node.get("description", ""), node.get("default"), node.get("examples") or [""]
+    if "anyOf" in node:
+        nullable = any(option.get("type") == "null" for option in node["anyOf"])
+        node = {**node, **next(option for option in node["anyOf"] if option.get("type") != "null")}
+    kinds: dict[str, Kind] = {"integer": "integer", "number": "number", "boolean": "flag"}
+    options = tuple(node.get("enum", ()))
+    return Field(
+        path=path,
+        kind="choice" if options else kinds.get(node.get("type", ""), "text"),
+        help=words,
+        default=default,
+        nullable=nullable,
+        required=required and default is None and not nullable,
+        options=options,
+        minimum=node.get("minimum", node.get("exclusiveMinimum")),
+        maximum=node.get("maximum", node.get("exclusiveMaximum")),
+        variant=variant,
+        example=str(examples[0]),
+    )

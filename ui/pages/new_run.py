@@ -1,0 +1,260 @@
+"""Start a run: from a preset, another run or nothing; in a form made from the config's schema, or as YAML.
+
+The draft is one config. The form edits it field by field; the YAML switch edits it as a whole. Either way the API
+checks every change, and what it finds is told at the field.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import streamlit as st
+import yaml
+
+from api.client import ApiError, ApiUnreachable
+from api.schemas import ConfigCheck, Preset
+from ui import text
+from ui.connection import api_errors, client, show_refused
+from ui.form import Field, Group, config_of, fits, groups, lookup
+
+
+class Draft:
+    """The config being edited. A new `version` gives every widget a fresh start from `initial`."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.source = ""
+        self.initial: dict[str, Any] = {}
+        self.yaml = ""
+        self.yaml_problem = ""
+
+    def load(self, config: dict[str, Any], source: str | None = None) -> None:
+        self.version += 1
+        self.initial = config
+        self.source = self.source if source is None else source
+        self.yaml_problem = ""
+
+    def key(self, field_id: str) -> str:
+        return f"draft{self.version}.{field_id}"
+
+    def value(self, field: Field) -> Any:
+        """What the field's widget holds; before it is drawn, what it will start with."""
+        return st.session_state.get(self.key(field.id), self.start(field))
+
+    def start(self, field: Field) -> Any:
+        member = lookup(self.initial, f"{field.path.rpartition('.')[0]}.name")
+        if field.variant and member is not None and member != field.variant:
+            return field.default  # of a member of the union that the draft did not choose
+        value = lookup(self.initial, field.path, field.default)
+        if field.kind == "number" and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        return value if fits(field, value) else field.default
+
+    def choice(self, path: str, default: str) -> str:
+        return str(st.session_state.get(self.key(path)) or lookup(self.initial, path) or default)
+
+
+def render() -> None:
+    st.title("New run", anchor=False)
+    with api_errors():
+        schema, presets = _schema_and_presets()
+        draft = _draft(presets)
+        _presets(draft, presets)
+        _editor(draft, schema)
+
+
+def _schema_and_presets() -> tuple[dict[str, Any], list[Preset]]:
+    """Both are constant while the API runs, so a session asks once."""
+    if "new.schema" not in st.session_state:
+        st.session_state["new.schema"] = (client().config_schema(), client().presets())
+    schema, presets = st.session_state["new.schema"]
+    return schema, presets
+
+
+def _draft(presets: list[Preset]) -> Draft:
+    draft = st.session_state.get("new.draft")
+    if not isinstance(draft, Draft):
+        draft = st.session_state["new.draft"] = Draft()
+        if presets:
+            draft.load(presets[0].config, f"preset {presets[0].name}")
+    origin = st.query_params.get("from")
+    if origin and draft.source != f"run {origin}":
+        run = client().get_run(origin)
+        draft.load(run.config, f"run {origin}")
+    return draft
+
+
+def _presets(draft: Draft, presets: list[Preset]) -> None:
+    if not presets:
+        return
+    with st.container(key="presets", horizontal=True, gap="small"):
+        for preset in presets:
+            chosen = draft.source == f"preset {preset.name}"
+            with st.container(border=True, key=f"preset-{preset.name}{'-chosen' if chosen else ''}", gap="small"):
+                st.markdown(f"**{text.markdown(preset.title)}**")
+                st.caption(text.markdown(preset.description))
+                st.button(
+                    "Chosen" if chosen else "Use this",
+                    key=f"use-{preset.name}",
+                    icon=":material/check:" if chosen else None,
+                    on_click=_use,
+                    args=(draft, preset),
+                )
+
+
+def _use(draft: Draft, preset: Preset) -> None:
+    if "from" in st.query_params:
+        del st.query_params["from"]
+    draft.load(preset.config, f"preset {preset.name}")
+    st.session_state["new.as_yaml"] = False
+
+
+def _editor(draft: Draft, schema: dict[str, Any]) -> None:
+    as_yaml = bool(st.session_state.get("new.as_yaml"))
+    form = groups(schema, draft.choice)
+    config = draft.initial if as_yaml else config_of(form, draft.value)
+    check = client().validate_config(config)
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        untold = list(check.problems)
+        for group in form:
+            mine = [p for p in untold if group.owns(p.field)]
+            untold = [p for p in untold if p not in mine]
+            _group(draft, group, {p.field: p.message for p in mine}, disabled=as_yaml)
+    with right, st.container(key="yaml-side"):
+        _verdict(draft, check, [f"{p.field}: {p.message}" for p in untold])
+        _start(draft, check, config)
+        st.toggle("Edit as YAML", key="new.as_yaml", on_change=_switch, args=(draft, config))
+        if as_yaml:
+            st.text_area(
+                "Config as YAML", key="new.yaml", height=640, on_change=_read_yaml, args=(draft,), label_visibility="collapsed"
+            )  # fmt: skip
+            st.caption("Ctrl+Enter applies the text. The form shows it and can be edited after switching back.")
+        else:
+            st.code(text.yaml(config), language="yaml", height=640)
+
+
+def _switch(draft: Draft, config: dict[str, Any]) -> None:
+    draft.load(config)
+    if st.session_state["new.as_yaml"]:
+        st.session_state["new.yaml"] = text.yaml(config)
+
+
+def _read_yaml(draft: Draft) -> None:
+    try:
+        config = yaml.safe_load(st.session_state["new.yaml"])
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}" if mark else ""
+        draft.yaml_problem = f"This is not YAML{place}: {getattr(error, 'problem', None) or 'check the indentation'}."
+        return
+    if not isinstance(config, dict):
+        draft.yaml_problem = "A config is a mapping of fields, such as `seed: 0`."
+        return
+    draft.load(config)
+
+
+def _verdict(draft: Draft, check: ConfigCheck, untold: list[str]) -> None:
+    if draft.yaml_problem:
+        st.error(draft.yaml_problem, icon=":material/error:")
+    elif check.valid:
+        st.success("Ready to start", icon=":material/check_circle:")
+    else:
+        count = len(check.problems)
+        st.error(f"{count} {'field is' if count == 1 else 'fields are'} not accepted", icon=":material/error:")
+    for words in untold:
+        st.error(text.markdown(words))
+
+
+def _start(draft: Draft, check: ConfigCheck, config: dict[str, Any]) -> None:
+    ready = check.valid and not draft.yaml_problem
+    if not st.button(
+        "Start run", type="primary", icon=":material/play_arrow:", key="start-run", disabled=not ready, width="stretch"
+    ):
+        return
+    try:
+        run = client().create_run(config)
+    except ApiError as error:  # the world changed since the check
+        show_refused(error)
+    except ApiUnreachable as error:
+        st.error(f"Not started: {error.why}. Press again when the API is back.")
+    else:
+        st.switch_page("pages/run.py", query_params={"run": str(run.id)})
+
+
+def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool) -> None:
+    own = {f.path for f in group.fields}
+    with st.container(border=True, key=f"group-{group.title.lower()}"):
+        st.html(f'<div class="pc-heading"><h2>{group.title}</h2><span>{group.words}</span></div>')
+        for path, message in problems.items():
+            if path not in own:  # about a whole section
+                _problem(f"{path}: {message}")
+        wide = [f for f in group.fields if f.kind == "text"]
+        choices = [f for f in group.fields if f.is_variant_choice]
+        rest = [f for f in group.fields if f not in wide and f not in choices]
+        for fields, columns in ((choices[:1], 1), (wide, 2), (choices[1:], 1), (rest, 3)):
+            for start in range(0, len(fields), columns):
+                for place, field in zip(st.columns(columns), fields[start : start + columns], strict=False):
+                    with place:
+                        _field(draft, field, disabled)
+                        if field.path in problems:
+                            _problem(problems[field.path])
+
+
+def _problem(words: str) -> None:
+    st.html(f'<div class="pc-field-problem" role="alert">{escape(words)}</div>')
+
+
+def _field(draft: Draft, field: Field, disabled: bool) -> None:
+    key, start = draft.key(field.id if not field.is_variant_choice else field.path), draft.start(field)
+    label, help_words = field.label, _help(field)
+    if field.kind == "choice":
+        index = field.options.index(start) if start in field.options else 0
+        disabled = disabled or len(field.options) == 1
+        st.selectbox(label, field.options, index=index, key=key, help=help_words, disabled=disabled, format_func=_option)
+    elif field.kind == "flag":
+        st.toggle(label, value=bool(start), key=key, help=help_words, disabled=disabled)
+    elif field.kind == "text":
+        st.text_input(label, value=start or "", key=key, help=help_words, disabled=disabled, placeholder=field.example)
+    elif field.kind == "integer":
+        st.number_input(
+            label, value=start, step=1, key=key, help=help_words, disabled=disabled, placeholder=_unset(field)
+        )
+    else:
+        st.number_input(
+            label, value=start, step=field.step, format="%g", key=key, help=help_words, disabled=disabled,
+            placeholder=_unset(field),
+        )  # fmt: skip
+    if field.kind in ("integer", "number") and not field.required and start != field.default:
+        st.caption(f"default {_short(field.default)}")
+
+
+def _option(name: object) -> str:
+    return text.method(str(name))
+
+
+def _unset(field: Field) -> str:
+    return "no limit" if field.path.startswith("budget.") else "unset" if field.nullable else ""
+
+
+def _short(value: Any) -> str:
+    return "unset" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _help(field: Field) -> str:
+    parts = [text.markdown(field.help)] if field.help else []
+    bounds = []
+    if field.minimum is not None:
+        bounds.append(f"from {_short(field.minimum)}")
+    if field.maximum is not None:
+        bounds.append(f"to {_short(field.maximum)}")
+    if bounds:
+        parts.append(" ".join(bounds).capitalize() + ".")
+    if not field.required:
+        parts.append(f"Default: {_short(field.default)}.")
+    parts.append(f"`{field.path}`")
+    return "\n\n".join(parts)
+
+
+render()

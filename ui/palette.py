@@ -1,0 +1,72 @@
+"""Every colour and every word that stands for a bucket, a fate, a state or a phase: the same on every page.
+
+Bucket colours are told apart with normal and with colour-blind sight (tests/ui/test_palette.py computes it) and stand
+out against the light and the dark background. Nothing is told by colour alone: a name is always beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bucket:
+    name: str
+    colour: str
+    meaning: str
+
+
+BUCKETS = {
+    b.name: b
+    for b in (
+        Bucket("unseen", "#8B95A7", "not sampled yet"),
+        Bucket("ready", "#56B4F0", "just right, waiting to train"),
+        Bucket("committed", "#1F66D1", "trained on"),
+        Bucket("skipped", "#E8A317", "too easy for now"),
+        Bucket("deferred", "#D9480F", "too hard, back next epoch"),
+        Bucket("evicted", "#0E9F7E", "solved, out of the pool"),
+    )
+}
+# Bottom to top in stacked charts: from never tried over hard to solved.
+STACK = ("unseen", "deferred", "ready", "committed", "skipped", "evicted")
+
+
+@dataclass(frozen=True)
+class Fate:
+    name: str
+    colour: str
+    label: str
+    meaning: str
+
+
+FATES = {
+    f.name: f
+    for f in (
+        Fate("trained", BUCKETS["committed"].colour, "trained on", "made a gradient"),
+        Fate("buffered", BUCKETS["ready"].colour, "in the buffer", "pilots that wait to be committed"),
+        Fate("pilot_skipped", BUCKETS["skipped"].colour, "pilot, too easy", "told us to skip the prompt"),
+        Fate("pilot_deferred", BUCKETS["deferred"].colour, "pilot, too hard", "told us to defer the prompt"),
+        Fate("pilot_evicted", BUCKETS["evicted"].colour, "pilot, solved", "told us that the prompt is solved"),
+        Fate("downsampled", "#A78BDB", "down-sampled", "left out of the update by choice"),
+        Fate("stale", "#B98A62", "stale", "too old to train on"),
+        Fate("discarded", "#7D8597", "discarded", "sampled and never used"),
+        Fate("failed", "#C2255C", "reward failed", "no reward came back"),
+        Fate("lost", "#7A3B52", "lost", "sampled again after a crash"),
+    )
+}
+
+ACCENT = "#6366E8"  # sampled accuracy and other series that are no bucket
+NEUTRAL = "#8B95A7"  # what a series is compared with
+PHASES = {"generate": "#6366E8", "reward": "#C9A227", "update": "#2A9D8F"}
+
+STATE_COLOURS = {
+    "queued": "#8B95A7",
+    "starting": "#6366E8",
+    "running": "#2F80ED",
+    "stopping": "#D98E04",
+    "stopped": "#8B95A7",
+    "succeeded": "#0E9F7E",
+    "failed": "#D92D3A",
+}
+FINISHED_STATES = ("stopped", "succeeded", "failed")
+METHODS = {"pilot_commit": "Pilot-Commit", "grpo": "GRPO"}

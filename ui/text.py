@@ -1,0 +1,110 @@
+"""Numbers, times and names as a person reads them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from html import escape
+from typing import Any
+
+import yaml as pyyaml
+
+from ui.palette import METHODS
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """1234 -> 1,234; 123456 -> 123k; 12345678 -> 12.3M; 0.18342 -> 0.183; None -> a dash."""
+    if value is None:
+        return "–"
+    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e5, "k")):
+        if abs(value) >= size:
+            scale = 1e3 if suffix == "k" else size
+            return f"{float(f'{value / scale:.3g}'):g}{suffix}"
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    if abs(value) < 1e-3:
+        return f"{value:.2g}"
+    return f"{value:,.{digits}g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def exact(value: float | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def hover(value: float | None) -> str:
+    """The number as HTML: short, with its exact value on hover."""
+    return f'<span title="{exact(value)}">{number(value)}</span>'
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def points(change: float) -> str:
+    """A change of an accuracy in percentage points."""
+    return f"{100 * change:+.1f} pts".replace("-", "−")
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes < 10 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def ago(then: dt.datetime | None) -> str:
+    """'just now', '42 s ago', '3 h ago'."""
+    if then is None:
+        return "–"
+    seconds = (now() - then).total_seconds()
+    if seconds < 5:
+        return "just now"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} ago"
+    return f"{int(seconds)} s ago"
+
+
+def when(then: dt.datetime | None) -> str:
+    """As HTML: how long ago, with the exact time on hover."""
+    if then is None:
+        return "–"
+    return f'<span title="{then.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC">{ago(then)}</span>'
+
+
+def method(name: str) -> str:
+    return METHODS.get(name, name)
+
+
+def model(path: str) -> str:
+    """The last part of a model's path, as HTML with the whole path on hover."""
+    return f'<span title="{escape(path)}">{escape(path.rstrip("/").rsplit("/", 1)[-1])}</span>'
+
+
+def markdown(words: str) -> str:
+    """The words as Markdown that shows them as they are."""
+    return "".join(f"\\{c}" if c in r"\`*_{}[]()<>#+-.!|:$~^=&" else c for c in words)
+
+
+def shorten(words: str, most: int) -> str:
+    """On one line, at most so many characters."""
+    line = " ".join(words.split())
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def yaml(config: dict[str, Any]) -> str:
+    """The config as YAML, in the config's own order."""
+    return pyyaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110)
