@@ -1,0 +1,182 @@
+"""`pilot ...`: the command line. Imports are inside the commands: each loads what it needs and no more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.failure import Failure
+from cli.place import API_PORT, UI_PORT, api_url, home
+
+if TYPE_CHECKING:
+    from api.client import Client
+
+app = typer.Typer(
+    name="pilot",
+    help="Pilot-Commit: RL post-training that spends rollouts where they count.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+runs = typer.Typer(no_args_is_help=True, help="Start, list, look at, stop and resume runs.")
+database = typer.Typer(no_args_is_help=True, help="The database that DATABASE_URL names.")
+app.add_typer(runs, name="run")
+app.add_typer(database, name="db")
+
+RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id; `pilot run list` shows it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the API gives it.")]
+
+
+@app.command()
+def up(
+    demo: Annotated[bool, typer.Option("--demo", help="Start a run on the bundled data and sum it up.")] = False,
+    leave: Annotated[
+        bool, typer.Option("--exit", help="With --demo: stop everything when the run is over (also: EXIT=1).")
+    ] = False,
+    port_api: Annotated[int, typer.Option(min=1, max=65535, help="Port of the API.")] = API_PORT,
+    port_ui: Annotated[int, typer.Option(min=1, max=65535, help="Port of the dashboard.")] = UI_PORT,
+) -> None:
+    """Start the platform on this machine and keep it up until Ctrl-C.
+
+    Uses DATABASE_URL and REDIS_URL when set, else a private Postgres and broker with their data in PILOT_HOME.
+    """
+    from cli.up import up
+
+    if leave and not demo:
+        raise Failure("--exit goes with --demo; without a demo there is nothing to wait for.", 2)
+    leave = demo and (leave or os.environ.get("EXIT", "0") not in ("", "0") or not sys.stdout.isatty())
+    raise typer.Exit(up(home(), port_api, port_ui, demo=demo, leave=leave))
+
+
+@app.command()
+def watch(run_id: RunArgument) -> None:
+    """Follow a run until it has finished. Ends with 0 only if it succeeded."""
+    with _client() as client:
+        raise typer.Exit(_watch(client, run_id))
+
+
+@runs.command("start")
+def run_start(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="A run config, or a preset's file.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--watch", help="Follow the run until it has finished.")] = False,
+) -> None:
+    """Start a run. Relative paths in the config are taken from the application's folder."""
+    from cli import run
+
+    with _client() as client:
+        created = run.start(client, config, changes or [])
+        print(f"Run {created.name!r} is {created.state}: {created.id}", flush=True)
+        if follow:
+            raise typer.Exit(_watch(client, str(created.id)))
+
+
+@runs.command("list")
+def run_list(
+    state: Annotated[str | None, typer.Option(help="Only runs in this state, such as running.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Most runs to list.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, newest first."""
+    from cli.failure import told
+    from cli.run import listed
+
+    with _client() as client, told():
+        page = client.list_runs(state=state, limit=limit)
+    print(page.model_dump_json(indent=2) if as_json else listed(page.runs))
+
+
+@runs.command("show")
+def run_show(run_id: RunArgument, as_json: AsJson = False) -> None:
+    """Show one run."""
+    from cli.failure import told
+    from cli.run import shown
+    from cli.watch import uuid_of
+
+    with _client() as client, told():
+        found = client.get_run(uuid_of(run_id))
+    print(found.model_dump_json(indent=2) if as_json else shown(found))
+
+
+@runs.command("stop")
+def run_stop(run_id: RunArgument) -> None:
+    """Ask a run to finish its step, save a checkpoint and stop."""
+    from cli import run
+
+    with _client() as client:
+        print(run.stop(client, run_id))
+
+
+@runs.command("resume")
+def run_resume(run_id: RunArgument) -> None:
+    """Go on with a stopped or failed run from its newest checkpoint."""
+    from cli import run
+
+    with _client() as client:
+        print(run.resume(client, run_id))
+
+
+@database.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the database to the schema that this version needs."""
+    import db
+
+    try:
+        db.upgrade()
+    except (db.DatabaseUnavailable, db.SchemaMismatch) as error:
+        raise Failure(str(error)) from None
+    print("The database has the schema that this version needs.")
+
+
+@database.command("check")
+def db_check() -> None:
+    """Tell whether the database has exactly the schema that this version needs."""
+    import db
+
+    try:
+        db.check()
+    except (db.DatabaseUnavailable, db.SchemaMismatch) as error:
+        raise Failure(str(error)) from None
+    print("The database has the schema that this version needs.")
+
+
+def _client() -> Client:
+    from api.client import ApiUnreachable, Client
+
+    try:
+        return Client(api_url())
+    except ApiUnreachable as error:
+        raise Failure(f"{error} PILOT_API_URL gives the address.") from None
+
+
+def _watch(client: Client, run_id: str) -> int:
+    from cli.watch import watch
+
+    try:
+        return watch(client, run_id)
+    except KeyboardInterrupt:
+        print("\nThe run goes on; `pilot watch` looks again, `pilot run stop` stops it.")
+        return 130
+
+
+def main() -> int:
+    """Exit status: 0 done, 1 it did not work, 2 not accepted as given, 128+n ended by signal n."""
+    try:
+        app(prog_name="pilot")
+    except Failure as failure:
+        print(failure, file=sys.stderr)
+        return failure.code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `pilot run list | head -1`
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""What the command line says when something cannot be done: sentences, never tracebacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+FAILED = 1
+"""Exit status: it was asked for correctly and did not work."""
+WRONG_USE = 2
+"""Exit status: what was given is not accepted."""
+
+
+class Failure(Exception):
+    """The message says what is wrong and what to do; `code` is the exit status."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turns the errors of the API's client into Failure."""
+    from api.client import ApiError, ApiUnreachable
+
+    try:
+        yield
+    except ApiUnreachable as error:
+        raise Failure(str(error)) from None
+    except ApiError as error:
+        raise Failure(str(error), WRONG_USE if error.problem.status in (404, 422) else FAILED) from None

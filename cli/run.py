@@ -1,0 +1,127 @@
+"""`pilot run start|list|show|stop|resume`: runs over the API."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from api.client import Client
+from api.schemas import RunDetail, RunSummary
+from cli.failure import WRONG_USE, Failure, told
+from cli.watch import accuracy, bucket_words, ending, uuid_of
+
+
+def start(client: Client, config: Path, changes: list[str]) -> RunDetail:
+    """Create a run from a YAML or JSON file with `key.path=value` changes. Raises Failure."""
+    data = read_config(config)
+    for change in changes:
+        set_value(data, change)
+    with told():
+        return client.create_run(data)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The mapping in the file; what is in it is the API's to check. Raises Failure."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Failure(f"{path} cannot be read: {error.strerror}. Give the path of a run config.", WRONG_USE) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Failure(f"{path} is not YAML or JSON: {error}", WRONG_USE) from None
+    if isinstance(data, dict) and isinstance(data.get("config"), dict):
+        data = data["config"]  # a preset: its title and description are for lists
+    if not isinstance(data, dict):
+        raise Failure(f"{path} holds no mapping of fields; see pipeline/presets/ for examples.", WRONG_USE)
+    return data
+
+
+def set_value(data: dict[str, Any], change: str) -> None:
+    """Apply `key.path=value`, the value read as YAML (`0.2`, `null`, `text`). Raises Failure."""
+    path, equals, text = change.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise Failure(f"--set {change!r} is not key.path=value, such as --set update.lr=1e-4", WRONG_USE)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise Failure(
+            f"--set {change!r}: the value is not YAML; put text with special characters in quotes", WRONG_USE
+        ) from None
+    if isinstance(value, str):
+        value = _number(value)
+    section = data
+    for key in keys[:-1]:
+        section = section.setdefault(key, {})
+        if not isinstance(section, dict):
+            raise Failure(f"--set {change!r}: {key!r} is a value in the config, not a section", WRONG_USE)
+    section[keys[-1]] = value
+
+
+def listed(runs: list[RunSummary]) -> str:
+    """A table, one run a line, newest first."""
+    if not runs:
+        return "There are no runs yet. Start one with `pilot run start pipeline/presets/demo.yaml`."
+    rows = [("ID", "NAME", "STATE", "METHOD", "STEP", "ACCURACY", "ROLLOUTS", "CREATED")]
+    for run in runs:
+        rows.append((
+            str(run.id), run.name, run.state, run.method, f"{run.step}/{run.steps_budget}",
+            accuracy(run.accuracy), f"{run.rollouts:,}", _when(run.created_at),
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def shown(run: RunDetail) -> str:
+    """What there is to say about one run, a fact a line."""
+    facts = [
+        ("run", f"{run.name} ({run.id})"),
+        ("state", f"{run.state}{f': {run.reason}' if run.reason else ''}"),
+        ("method", run.method),
+        ("model", run.model),
+        ("step", f"{run.step} of {run.steps_budget}"),
+        (
+            "accuracy",
+            f"{accuracy(run.first_accuracy)} -> {accuracy(run.accuracy)} (best {accuracy(run.best_accuracy)})",
+        ),
+        ("rollouts", f"{run.rollouts:,}{f' of {run.rollouts_budget:,}' if run.rollouts_budget else ''}"),
+        ("tokens", f"{run.tokens:,}"),
+        ("buckets", bucket_words(run.buckets)),
+        ("created", _when(run.created_at)),
+        ("started", _when(run.started_at)),
+        ("finished", _when(run.finished_at)),
+    ]
+    for attempt in run.attempts:
+        outcome = f"{attempt.outcome or 'running'}{f': {attempt.reason}' if attempt.reason else ''}"
+        facts.append((f"attempt {attempt.attempt}", f"{outcome} (from step {attempt.from_step}, on {attempt.host})"))
+    return "\n".join(f"{name:<10} {words}" for name, words in facts)
+
+
+def stop(client: Client, run_id: str) -> str:
+    with told():
+        run = client.stop_run(uuid_of(run_id))
+    if run.state == "stopping":
+        return f"Run {run.name!r} finishes its step, saves a checkpoint and stops. `pilot run resume {run.id}` goes on."
+    return ending(run)
+
+
+def resume(client: Client, run_id: str) -> str:
+    with told():
+        run = client.resume_run(uuid_of(run_id))
+    return f"Run {run.name!r} is {run.state} again. `pilot watch {run.id}` follows it."
+
+
+def _number(text: str) -> str | float:
+    """YAML 1.1 takes 1e-4 for text; everybody means the number."""
+    try:
+        return float(text) if text[:1] in "0123456789.+-" else text
+    except ValueError:
+        return text
+
+
+def _when(time: dt.datetime | None) -> str:
+    return "-" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

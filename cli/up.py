@@ -1,0 +1,311 @@
+"""`pilot up`: database and broker, migrations, API, worker and dashboard, as one thing that starts and stops whole.
+
+Order up: services, then migrations beside API and dashboard, then the worker. Order down: dashboard, API and
+worker, then the supervisors of runs (their trainers save a checkpoint), then the services. The launcher owns no run:
+supervisors live in sessions of their own, and it finds them by the records in `<home>/processes`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from cli import ports, processes, services
+from cli.failure import Failure
+from cli.place import LOOPBACK, ROOT
+from cli.servers.home import log_path, log_tail
+from cli.services import ServicesError
+from cli.signals import StopSignals
+
+_READY_TIMEOUT_S = 90.0  # seconds; a cold, busy machine reads every package from disk first
+_GRACE_S = 10.0  # for API, worker and dashboard
+_RUN_GRACE_S = 120.0  # for a supervisor: its trainer finishes the step and saves a checkpoint
+WORKER = ()  # see below
+_TITLES = {"api": "API", "ui": "dashboard", "worker": "worker", "migrate": "migration"}
+
+
+class StopAsked(Exception):
+    """A signal came before the platform was ready."""
+
+
+@dataclass
+class _Child:
+    process: subprocess.Popen[bytes]
+    log: Path
+    logged: int  # bytes that the log held before
+
+    def tail(self) -> str:
+        return log_tail(self.log, since=self.logged, lines=12)
+
+
+@dataclass
+class Platform:
+    """What was started. `api_url` and `ui_url` are the addresses to use; `seconds` is what the start took."""
+
+    home: Path
+    running: services.Services
+    api_port: int
+    ui_port: int
+    stop: StopSignals
+    seconds: float = 0.0
+    _children: dict[str, _Child] = field(default_factory=dict)
+
+    @property
+    def api_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.api_port}"
+
+    @property
+    def ui_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ui_port}"
+
+    def check(self) -> None:
+        """Raises Failure when a part of the platform has ended by itself."""
+        for name, child in self._children.items():
+            code = child.process.poll()
+            if code is not None:
+                raise Failure(
+                    f"The {_TITLES[name]} ended by itself ({_ending(code)}), so everything is stopped. "
+                    f"Its log, {child.log}, ends:\n{child.tail()}"
+                )
+        for name in self.running.exited():
+            log = self.home / "logs" / f"{name}.log"
+            raise Failure(
+                f"The private {name} ended by itself, so everything is stopped. Its log, {log}, ends:\n{log_tail(log)}"
+            )
+
+    def _start(self, name: str, *command: str) -> None:
+        log = log_path(self.home, name)
+        logged = log.stat().st_size if log.exists() else 0
+        argv = [sys.executable, *command]
+        child = processes.start(self.home, name, argv, env=self._environment(), cwd=ROOT, log=log)
+        self._children[name] = _Child(child, log, logged)
+
+    def _environment(self) -> dict[str, str]:
+        path = os.environ.get("PYTHONPATH")
+        return os.environ | {
+            "DATABASE_URL": self.running.database_url,
+            "REDIS_URL": self.running.broker_url,
+            "PILOT_HOME": str(self.home),
+            "PILOT_API_URL": self.api_url,
+            "PYTHONPATH": f"{ROOT}:{path}" if path else str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "MALLOC_ARENA_MAX": "2",  # threads of a small server need no arena each; saves tens of MB
+        }
+
+    def start(self) -> None:
+        """Start everything and wait until it answers. Raises Failure, and StopAsked."""
+        began = time.monotonic()
+        self._start("migrate", "-m", "cli", "db", "upgrade")
+        self._start("api", "-m", "api", "--host", LOOPBACK, "--port", str(self.api_port))
+        self._start(
+            "ui", "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"),
+            f"--server.port={self.ui_port}", f"--server.address={LOOPBACK}", "--server.headless=true",
+            "--server.fileWatcherType=none", "--browser.gatherUsageStats=false",
+        )  # fmt: skip
+        self._migrated()
+        self._start("worker", *WORKER)
+        waiting: dict[str, Callable[[], str]] = {
+            "api": lambda: _asked(self.api_port, "/readyz"),
+            "ui": lambda: _asked(self.ui_port, "/_stcore/health"),
+            "worker": self._worker_answer,
+        }
+        while waiting:
+            self.check()
+            answers = {name: ask() for name, ask in waiting.items()}
+            waiting = {name: ask for name, ask in waiting.items() if answers[name]}
+            if waiting and time.monotonic() - began > _READY_TIMEOUT_S:
+                name = next(iter(waiting))
+                child = self._children[name]
+                raise Failure(
+                    f"The {_TITLES[name]} is not ready after {_READY_TIMEOUT_S:.0f} s: {answers[name]}. "
+                    f"Its log, {child.log}, ends:\n{child.tail()}"
+                )
+            if self.stop.pause(0.1 if waiting else 0.0):
+                raise StopAsked
+        self.seconds += time.monotonic() - began
+
+    def _migrated(self) -> None:
+        child = self._children["migrate"]
+        while child.process.poll() is None:
+            if self.stop.pause(0.05):
+                raise StopAsked
+        del self._children["migrate"]
+        processes.forget(self.home, "migrate")
+        if child.process.returncode:
+            raise Failure(f"The database could not be migrated:\n{child.tail()}")
+
+    def close(self) -> None:
+        """Stop what was started, runs included, but not the services."""
+        roots = [(name, child.process.pid, signal.SIGTERM) for name, child in self._children.items()]
+        self._end(roots, _GRACE_S)
+        for name, child in self._children.items():
+            child.process.wait()
+            processes.forget(self.home, name)
+        self._children.clear()
+        # After the worker: nobody starts another supervisor now.
+        supervisors = [
+            entry
+            for entry in processes.recorded(self.home)
+            if entry.name.startswith("supervisor-") and processes.find(entry) is not None
+        ]
+        if supervisors:
+            _say(f"Saving {_number(len(supervisors), 'run')} (Ctrl-C again: end without a checkpoint) ...")
+            self._end([(s.name, s.pid, s.stop_signal) for s in supervisors], _RUN_GRACE_S)
+        for entry in processes.recorded(self.home):
+            if entry.name.startswith("supervisor-") and processes.find(entry) is None:
+                processes.forget(self.home, entry.name)
+
+    def _end(self, roots: Sequence[tuple[str, int, int]], grace_s: float) -> None:
+        """End each process and its descendants, all at the same time; kill them when hurried."""
+        trees: list[list[psutil.Process]] = []
+        with ThreadPoolExecutor(max_workers=max(len(roots), 1)) as pool:
+            jobs = []
+            for _, pid, stop_signal in roots:
+                try:
+                    root = psutil.Process(pid)
+                    trees.append([root, *root.children(recursive=True)])
+                except psutil.NoSuchProcess:
+                    continue
+                jobs.append(pool.submit(processes.terminate, root, stop_signal=stop_signal, grace_s=grace_s))
+            while wait(jobs, timeout=0.1).not_done:
+                if self.stop.hurried:
+                    for tree in trees:
+                        _kill(tree)
+            for job in jobs:
+                job.result()
+
+
+@contextmanager
+def platform(home: Path, api_port: int, ui_port: int, stop: StopSignals) -> Iterator[Platform]:
+    """The platform, ready; stopped at the end, whatever happens.
+
+    Raises Failure when it cannot be started, and StopAsked when a signal came first; nothing runs then.
+    """
+    began = time.monotonic()
+    wanted = {"--port-api": api_port, "--port-ui": ui_port}
+    # Before anything is touched. What an earlier launcher recorded is either refused or cleaned next.
+    ports.check(wanted, ours=[entry.pid for entry in processes.recorded(home) if processes.find(entry)])
+    stop.impatient = True
+    try:
+        running = services.start(home)
+    except (ServicesError, KeyboardInterrupt) as error:
+        if stop.requested:
+            raise StopAsked from None
+        raise Failure(str(error)) from None
+    finally:
+        stop.impatient = False
+    with running:
+        if running.cleaned:
+            _say(f"Ended what a launcher that was killed left running: {', '.join(running.cleaned)}.")
+        if stop.requested:
+            raise StopAsked
+        ports.check(wanted)
+        started = Platform(home, running, api_port, ui_port, stop, seconds=time.monotonic() - began)
+        try:
+            started.start()
+            yield started
+        finally:
+            started.close()
+
+
+def up(home: Path, api_port: int, ui_port: int, *, demo: bool, leave: bool) -> int:
+    """Run the platform until a signal comes (or, with `leave`, until the demo is over); the exit status."""
+    with StopSignals() as stop:
+        _say("Starting the platform ...")
+        code = 0
+        try:
+            with platform(home, api_port, ui_port, stop) as started:
+                _say(_addresses(started, stays=not leave))
+                try:
+                    if demo:
+                        from cli.demo import run_demo
+
+                        code = run_demo(started)
+                    if leave:
+                        return code
+                    if demo and not stop.requested:
+                        _say(f"\nThe dashboard stays up at {started.ui_url} until Ctrl-C.")
+                    while not stop.pause(0.5):
+                        started.check()
+                except Failure as failure:
+                    _say(str(failure), error=True)
+                    code = failure.code
+                finally:
+                    _say("Stopping ...")
+        except StopAsked:
+            code = stop.exit_code
+        _say("Everything that was started is stopped.")
+        return code
+
+
+def _addresses(started: Platform, *, stays: bool) -> str:
+    lines = [
+        f"Ready after {started.seconds:.1f} s.",
+        f"  Dashboard   {started.ui_url}",
+        f"  API         {started.api_url}/docs",
+        f"  Data, logs  {started.home}",
+    ]
+    if stays:
+        lines.append("Ctrl-C stops everything.")
+    return "\n".join(lines)
+
+
+def _asked(port: int, path: str) -> str:
+    """ "" when a GET answers 200, else what is wrong."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        return str(error)
+    finally:
+        connection.close()
+    return "" if response.status == 200 else _problem(response.status, body)
+
+
+def _problem(status: int, body: bytes) -> str:
+    try:
+        return str(json.loads(body)["checks"])
+    except (ValueError, KeyError, TypeError):
+        return f"it answers {status}"
+
+
+def _kill(tree: Sequence[psutil.Process]) -> None:
+    for known in tree:
+        try:
+            members = [known, *known.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+        for member in members:
+            try:
+                member.kill()
+            except psutil.NoSuchProcess:
+                pass  # it ended by itself
+
+
+def _ending(code: int) -> str:
+    return f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _number(n: int, word: str) -> str:
+    return f"{n} {word}{'' if n == 1 else 's'}"
+
+
+def _say(text: str, *, error: bool = False) -> None:
+    try:
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
+    except OSError:
+        pass  # the terminal is gone (SIGHUP); what was started still has to be stopped

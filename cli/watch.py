@@ -1,0 +1,150 @@
+"""Following a run: a live picture at a terminal, plain lines elsewhere. `pilot watch` and the demo share it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from api.client import ApiError, ApiUnreachable, Client
+from api.schemas import RunDetail
+from cli.failure import told
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FINISHED: Final = ("succeeded", "stopped", "failed")
+BUCKETS: Final = ("unseen", "ready", "committed", "skipped", "deferred", "evicted")
+_POLL_S: Final = 0.5
+_LINE_EVERY_S: Final = 10.0  # plain lines: at least this often a sign of life
+
+
+def watch(client: Client, run_id: str) -> int:
+    """`pilot watch`: follow the run until it has finished, say how, and return the exit status."""
+    with told():
+        run = follow(client, uuid_of(run_id))
+    print(ending(run))
+    return exit_code(run)
+
+
+def follow(client: Client, run_id: uuid.UUID, pause: Callable[[float], bool] | None = None) -> RunDetail:
+    """Show the run until it has finished or `pause(seconds)`, called between looks, says to leave.
+
+    An API that does not answer for a moment is waited for. Raises ApiUnreachable when that lasts a minute,
+    ApiError when it refuses, and what `pause` raises.
+    """
+    show = _Live() if sys.stdout.isatty() else _Lines()
+    pause = pause or _sleep
+    try:
+        while True:
+            run = _patiently(client, run_id, pause)
+            show(run)
+            if run.state in FINISHED or pause(_POLL_S):
+                return run
+    finally:
+        show.close()
+
+
+def ending(run: RunDetail) -> str:
+    """How the run ended, in a sentence."""
+    reason = f": {run.reason}" if run.reason else ""
+    return f"Run {run.name!r} ({run.id}) is {run.state}{reason}"
+
+
+def exit_code(run: RunDetail) -> int:
+    return 0 if run.state == "succeeded" else 1
+
+
+def accuracy(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def bucket_words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {counts[name]:,}" for name in BUCKETS if name in counts) or "-"
+
+
+def uuid_of(text: str) -> uuid.UUID:
+    """Raises Failure when the text is no run id."""
+    from cli.failure import WRONG_USE, Failure
+
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise Failure(f"{text!r} is not a run's id. `pilot run list` shows the ids.", WRONG_USE) from None
+
+
+def _patiently(client: Client, run_id: uuid.UUID, pause: Callable[[float], bool]) -> RunDetail:
+    deadline = time.monotonic() + 60.0
+    while True:
+        try:
+            return client.get_run(run_id)
+        except ApiUnreachable:
+            if time.monotonic() > deadline or pause(1.0):
+                raise
+        except ApiError as error:
+            if error.problem.status != 503 or time.monotonic() > deadline or pause(1.0):
+                raise
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+class _Lines:
+    """One line for every step, and one from time to time when there is none."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, int, float | None] | None = None
+        self._said = 0.0
+
+    def __call__(self, run: RunDetail) -> None:
+        now = time.monotonic()
+        news = (run.state, run.step, run.accuracy)
+        if news == self._last and now - self._said < _LINE_EVERY_S:
+            return
+        self._last, self._said = news, now
+        print(
+            f"{run.state}: step {run.step}/{run.steps_budget}, sampled accuracy {accuracy(run.first_accuracy)} -> "
+            f"{accuracy(run.accuracy)}, rollouts {run.rollouts:,}, {bucket_words(run.buckets)}",
+            flush=True,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class _Live:
+    """A few lines that are redrawn in place."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description:<9}"), BarColumn(bar_width=36), MofNCompleteColumn(), TextColumn("steps"),
+            TimeElapsedColumn(), auto_refresh=False,
+        )  # fmt: skip
+        self._task = self._progress.add_task("queued", total=None)
+        self._live = Live(auto_refresh=False)
+        self._live.start()
+
+    def __call__(self, run: RunDetail) -> None:
+        self._progress.update(self._task, description=run.state, completed=run.step, total=run.steps_budget)
+        self._live.update(self._picture(run), refresh=True)
+
+    def _picture(self, run: RunDetail) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        lines = [
+            ("accuracy", f"{accuracy(run.first_accuracy)} → {accuracy(run.accuracy)}  sampled, held-out prompts"),
+            ("rollouts", f"{run.rollouts:,}"),
+            ("buckets", bucket_words(run.buckets)),
+        ]
+        return Group(self._progress, *(Text(f"{name:<9} {words}") for name, words in lines))
+
+    def close(self) -> None:
+        self._live.stop()
