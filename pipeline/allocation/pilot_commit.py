@@ -92,8 +92,8 @@ class PilotCommit:
         draft = self._draft
         draft.rounds += 1
         if draft.rounds == 1:
-            self.pool.begin_step()
             self._drop_stale()
+            self.pool.begin_step()
         over_limit = limit is not None and limit < self.pass_rollouts
         if draft.rounds > self.max_rounds or over_limit:
             return Plan(self.step, draft.rounds, ())

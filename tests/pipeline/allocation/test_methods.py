@@ -1,0 +1,252 @@
+"""What allocation promises, over random worlds, and the paper's rules one by one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.allocation import Bucket, Fate, Group, Grpo, PilotCommit, Plan, Rollout, Stage
+from tests.pipeline.allocation.stream import World, one_step
+
+
+def pilot_commit(n_prompts: int, **changes: Any) -> PilotCommit:
+    defaults: dict[str, Any] = {
+        "batch_prompts": 4, "seed": 0, "n_pilot": 8, "n_commit": 24, "pilot_prompts": None, "p_lower": 0.125,
+        "p_upper": 0.75, "p_solve": 1.0, "max_age": 4, "commit_order": "max_variance", "binding": True, "max_rounds": 8,
+    }  # fmt: skip
+    return PilotCommit(n_prompts=n_prompts, **(defaults | changes))
+
+
+def answer(plan: Plan, successes: dict[int, int]) -> list[Group]:
+    """Groups whose first `successes[prompt]` rollouts are right, for exact success rates."""
+    return [
+        Group(
+            r,
+            tuple(
+                Rollout(float(i < successes[r.prompt]), float(i < successes[r.prompt]), 2, plan.step)
+                for i in range(r.n)
+            ),
+        )
+        for r in plan.requests
+    ]
+
+
+RATES = st.lists(st.sampled_from([0.0, 0.05, 0.3, 0.5, 0.7, 0.9, 1.0]), min_size=1, max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rates=RATES,
+    fail=st.sampled_from([0.0, 0.1, 1.0]),
+    batch=st.integers(1, 12),
+    pilots=st.none() | st.integers(1, 30),
+    max_age=st.integers(0, 3),
+    order=st.sampled_from(["random", "max_variance", "newest", "oldest"]),
+    binding=st.booleans(),
+    rounds=st.integers(1, 5),
+    seed=st.integers(0, 5),
+    limit=st.none() | st.integers(0, 600),
+)
+def test_invariants_over_random_worlds(rates, fail, batch, pilots, max_age, order, binding, rounds, seed, limit):
+    """Fates add up, buckets partition the pool, nothing trains twice, ages hold, evicted prompts stay out."""
+    make = lambda: pilot_commit(  # noqa: E731
+        len(rates), batch_prompts=batch, pilot_prompts=pilots, max_age=max_age, commit_order=order, binding=binding,
+        max_rounds=rounds, seed=seed,
+    )  # fmt: skip
+    allocator, world = make(), World(rates, fail, seed)
+    trained: set[str] = set()
+    evicted: set[int] = set()
+    open_rollouts = open_tokens = 0
+    for step in range(1, 9):
+        restored = make()
+        # Through JSON and arrays, as a checkpoint would.
+        restored.load_state_dict(copy.deepcopy(allocator.state_dict()))
+        assert restored.bucket_counts() == allocator.bucket_counts()
+        batch_out, plans = one_step(allocator, world, limit)
+        again, plans_again = one_step(restored, world, limit)
+        assert (plans, batch_out) == (plans_again, again), "a restored allocator must decide the same"
+        allocator = restored if step % 2 else allocator
+
+        assert batch_out.step == step and len(plans) == batch_out.rounds <= rounds + 1
+        sampled = sum(p.n_rollouts for p in plans)
+        assert limit is None or sampled <= limit
+        assert sum(n for n, _ in batch_out.fates.values()) == sampled
+        assert sum(v.n for v in batch_out.visits) == sampled
+        assert sum(t for _, t in batch_out.fates.values()) == sum(v.tokens for v in batch_out.visits)
+        n, t = batch_out.fates.get(Fate.BUFFERED, (0, 0))
+        open_rollouts, open_tokens = open_rollouts + n, open_tokens + t
+        assert open_rollouts == sum(len(b) for b in allocator.buffer.values()) >= 0
+        assert open_tokens >= 0
+
+        counts = allocator.bucket_counts()
+        assert sum(counts.values()) == len(rates) and min(counts.values()) >= 0
+        assert counts[Bucket.READY] == len(allocator.buffer) == batch_out.buffer_size
+        tally = Counter(allocator.pool.bucket(p) for p in range(len(rates)))
+        assert tally == Counter({b: c for b, c in counts.items() if c})
+
+        planned = Counter((r.prompt, r.stage) for p in plans for r in p.requests)
+        assert max(planned.values(), default=1) == 1, "a prompt has one visit per step and stage"
+        assert not {p for (p, stage) in planned if stage is Stage.PILOT} & evicted
+        evicted |= {v.prompt for v in batch_out.visits if v.bucket is Bucket.EVICTED}
+        assert len({g.prompt for g in batch_out.groups}) == len(batch_out.groups) <= batch
+        assert batch_out.short_by == batch - len(batch_out.groups)
+        assert all(0 <= age <= max_age for age in batch_out.ages)
+        names = [r.data["text"] for g in batch_out.groups for r in g.rollouts]
+        assert len(names) == len(set(names)) and not trained & set(names), "no rollout trains twice"
+        assert not any(r.failed for g in batch_out.groups for r in g.rollouts)
+        trained |= set(names)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rates=RATES, fail=st.sampled_from([0.0, 0.1, 1.0]), batch=st.integers(1, 50), seed=st.integers(0, 3))
+def test_grpo_invariants(rates, fail, batch, seed):
+    allocator, world = Grpo(n_prompts=len(rates), batch_prompts=batch, seed=seed, n=4), World(rates, fail, seed)
+    visited: Counter[int] = Counter()
+    for _ in range(6):
+        restored = Grpo(n_prompts=len(rates), batch_prompts=batch, seed=seed, n=4)
+        restored.load_state_dict(allocator.state_dict())
+        batch_out, plans = one_step(allocator, world)
+        assert one_step(restored, world) == (batch_out, plans)
+        assert len(plans) == 1 and len(plans[0].requests) == min(batch, len(rates))
+        assert len({r.prompt for r in plans[0].requests}) == len(plans[0].requests)
+        assert sum(n for n, _ in batch_out.fates.values()) == plans[0].n_rollouts
+        visited.update(r.prompt for r in plans[0].requests)
+    if batch <= len(rates):
+        assert max(visited.values()) - min(visited[p] for p in range(len(rates))) <= 1, "no turn is lost or doubled"
+
+
+def test_the_papers_thresholds_and_the_binding():
+    """p >= p_solve evicts, p > p_upper skips, p < p_lower defers, the ends of the band are kept."""
+    allocator = pilot_commit(8, batch_prompts=2, pilot_prompts=8)
+    successes = {0: 8, 1: 7, 2: 6, 3: 4, 4: 1, 5: 0, 6: 0, 7: 8}
+    first = allocator.plan()
+    assert {r.stage for r in first.requests} == {Stage.PILOT} and len(first.requests) == 8
+    assert allocator.observe(answer(first, successes)) is None
+    buckets = {p: allocator.pool.bucket(p) for p in range(8)}
+    assert buckets == {
+        0: Bucket.EVICTED, 7: Bucket.EVICTED, 1: Bucket.SKIPPED, 2: Bucket.READY, 3: Bucket.READY, 4: Bucket.READY,
+        5: Bucket.DEFERRED, 6: Bucket.DEFERRED,
+    }  # fmt: skip
+    second = allocator.plan()
+    commits = [r.prompt for r in second.requests if r.stage is Stage.COMMIT]
+    assert commits[0] == 3, "variance is greatest at p = 1/2"
+    batch = allocator.observe(answer(second, dict.fromkeys(range(8), 12)))
+    assert batch is not None and [len(g.rollouts) for g in batch.groups] == [32, 32]
+    assert batch.fates[Fate.TRAINED][0] == 64 and batch.fates[Fate.BUFFERED][0] == 8
+    assert batch.fates[Fate.PILOT_EVICTED][0] == batch.fates[Fate.PILOT_DEFERRED][0] == 16
+    # Bound: while prompts are committed, the same pass pilots those that the next step needs.
+    third = allocator.plan()
+    assert {r.stage for r in third.requests} == {Stage.PILOT, Stage.COMMIT}
+
+
+def test_without_binding_a_step_pilots_only_for_itself():
+    allocator, world = pilot_commit(500, binding=False), World([0.5] * 500)
+    for _ in range(3):
+        _, plans = one_step(allocator, world)
+        assert all(len({r.stage for r in p.requests}) == 1 for p in plans[:2])
+
+
+def test_a_later_round_pilots_only_what_is_missing():
+    """With 12 piloted and 3 of 4 found, a further round pilots a quarter set, not a whole one."""
+    allocator = pilot_commit(100, binding=False)
+    plan = allocator.plan()
+    keep = {r.prompt: 4 if i < 3 else 0 for i, r in enumerate(plan.requests)}
+    assert allocator.observe(answer(plan, keep)) is None
+    second = allocator.plan()
+    assert Counter(r.stage for r in second.requests) == {Stage.COMMIT: 3, Stage.PILOT: 3}
+
+
+@pytest.mark.parametrize("max_age", [0, 1, 3])
+def test_staleness_is_exact(max_age):
+    """A pilot of step s still trains in step s + max_age, is stale one step later, and then piloted anew at once."""
+    allocator = pilot_commit(400, batch_prompts=2, pilot_prompts=50, max_age=max_age, commit_order="oldest")
+    world, ages, stale = World([0.5] * 400), set(), 0
+    for _ in range(12):
+        batch, plans = one_step(allocator, world)
+        ages |= set(batch.ages)
+        stale += batch.fates.get(Fate.STALE, (0, 0))[0]
+        assert {m.bucket for m in batch.moves} <= {Bucket.UNSEEN}
+        again = {r.prompt for p in plans for r in p.requests if r.stage is Stage.PILOT}
+        assert {m.prompt for m in batch.moves} <= again
+    assert max(ages) == max_age and stale
+
+
+def test_commit_orders():
+    def order(commit_order: str) -> list[int]:
+        allocator = pilot_commit(6, batch_prompts=3, pilot_prompts=3, commit_order=commit_order, binding=False)
+        for p, successes in ((5, 4), (4, 1), (3, 4), (2, 2)):  # piloted in this order
+            allocator.buffer[p] = tuple(Rollout(float(i < successes), float(i < successes), 1, 1) for i in range(8))
+            allocator.pool.move(p, Bucket.READY)
+        return [r.prompt for r in allocator.plan().requests]
+
+    assert order("oldest") == [5, 4, 3]
+    assert order("newest") == [2, 3, 4]
+    assert order("max_variance") == [3, 5, 2], "newest first among equals"
+    assert sorted(order("random"))[0] >= 2 and order("random") == order("random")
+
+
+def test_a_failed_reward_is_no_zero_and_moves_nobody():
+    allocator = pilot_commit(6, batch_prompts=2, pilot_prompts=6, max_rounds=2)
+    batch, _ = one_step(allocator, World([0.5] * 6, fail=1.0))
+    assert allocator.bucket_counts()[Bucket.UNSEEN] == 6
+    assert set(batch.fates) == {Fate.FAILED} and batch.short_by == 2
+    assert all(v.success_rate is None and v.n_failed == v.n for v in batch.visits)
+    # One failed of eight: the rate is over the seven others.
+    allocator = pilot_commit(1, batch_prompts=1)
+    plan = allocator.plan()
+    rollouts = [Rollout(1.0, 1.0, 1, 1)] * 7 + [Rollout(math.nan, math.nan, 1, 1)]
+    allocator.observe([Group(plan.requests[0], tuple(rollouts))])
+    assert allocator.pool.bucket(0) is Bucket.EVICTED
+
+
+def test_a_deferred_prompt_comes_back_in_the_next_epoch_and_an_evicted_one_never():
+    allocator, world = pilot_commit(12, batch_prompts=4, pilot_prompts=6, max_rounds=1), World([0.0] * 6 + [1.0] * 6)
+    seen: dict[int, list[int]] = {}
+    for _ in range(8):
+        batch, _ = one_step(allocator, world)
+        for visit in batch.visits:
+            seen.setdefault(visit.prompt, []).append(batch.step)
+    assert all(len(seen[p]) == 1 for p in range(6, 12))
+    assert all(len(seen[p]) >= 4 for p in range(6)), "too hard ones are tested again every epoch"
+    assert allocator.epoch > 3 and not allocator.pool_is_solved
+
+
+def test_a_solved_pool_says_so_and_ends_no_run_by_an_error():
+    allocator, world = pilot_commit(3), World([1.0] * 3)
+    batch, _ = one_step(allocator, world)
+    assert batch.groups == () and batch.short_by == 4 and allocator.pool_is_solved
+    batch, plans = one_step(allocator, world)
+    assert plans[0].requests == () and batch.fates == {}
+
+
+def test_a_budget_is_never_passed():
+    for limit in (0, 10, 95, 96, 191, 192, 500):
+        allocator = pilot_commit(100)
+        _, plans = one_step(allocator, World([0.5] * 100), limit)
+        assert sum(p.n_rollouts for p in plans) <= limit
+    assert pilot_commit(100).pass_rollouts == 4 * 24 + 12 * 8
+    assert pilot_commit(2).pass_rollouts == 2 * 24 + 2 * 8
+
+
+def test_state_is_small_and_refused_under_other_settings():
+    allocator = pilot_commit(5000, batch_prompts=32)
+    for _ in range(5):
+        one_step(allocator, World([0.0] * 5000))
+    state = allocator.state_dict()
+    touched = len(state["pool"]["touched"])
+    size = sum(a.nbytes for a in state["pool"].values() if isinstance(a, np.ndarray))
+    assert touched > 900 and size / touched <= 8
+    json.dumps({k: v for k, v in state["pool"].items() if not isinstance(v, np.ndarray)})
+    with pytest.raises(ValueError, match=r"n_pilot was 8, is now 4.*p_upper was 0.75, is now 0.9"):
+        pilot_commit(5000, batch_prompts=32, n_pilot=4, p_upper=0.9).load_state_dict(state)
+    allocator.plan()
+    with pytest.raises(RuntimeError, match="between training steps"):
+        allocator.state_dict()
