@@ -102,7 +102,8 @@ class Pool:
             "seed": self.seed,
             "epoch": self.epoch,
             "position": self._position,
-            "returned": self._postponed + self._returned,
+            "returned": list(self._returned),
+            "postponed": list(self._postponed),
             "touched": touched.astype(np.uint32),
             "buckets": self._code[touched],
         }
@@ -111,7 +112,7 @@ class Pool:
         self.epoch, self._position = int(state["epoch"]), int(state["position"])
         self._order = self._permutation()
         self._returned = [int(p) for p in state["returned"]]
-        self._postponed = []
+        self._postponed = [int(p) for p in state["postponed"]]
         self._taken.clear()
         self._code[:] = 0
         self._code[state["touched"]] = state["buckets"]

@@ -123,6 +123,14 @@ def test_grpo_invariants(rates, fail, batch, seed):
         assert max(visited.values()) - min(visited[p] for p in range(len(rates))) <= 1, "no turn is lost or doubled"
 
 
+def test_no_prompt_loses_its_turn_at_an_epochs_end():
+    allocator, visits = Grpo(n_prompts=5, batch_prompts=3, seed=1, n=2), Counter()
+    for _ in range(50):
+        batch, _ = one_step(allocator, World([0.5] * 5))
+        visits.update(v.prompt for v in batch.visits)
+    assert set(visits.values()) == {30}
+
+
 def test_the_papers_thresholds_and_the_binding():
     """p >= p_solve evicts, p > p_upper skips, p < p_lower defers, the ends of the band are kept."""
     allocator = pilot_commit(8, batch_prompts=2, pilot_prompts=8)
