@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from db.engine import DatabaseUnavailable
 from db.models import (
     BUCKETS,
     Attempt,
@@ -198,10 +199,18 @@ def add_checkpoint(run: Run, attempt: Attempt, step: int) -> None:
     attempt.saved_step = step
 
 
-def finish_attempt(attempt: Attempt, outcome: str, reason: str, exit_code: int | None) -> None:
-    """The attempt's process is gone. outcome: succeeded, stopped, failed or lost."""
-    attempt.finished_at = sa.func.now()
-    attempt.outcome, attempt.reason, attempt.exit_code = outcome, _clean(reason), exit_code
+def newest_checkpoint(session: Session, run: Run) -> int | None:
+    """Step of the run's newest checkpoint; None when it has none."""
+    return session.scalar(sa.select(sa.func.max(Attempt.saved_step)).where(Attempt.run_id == run.id))
+
+
+def finish_attempts(session: Session, run: Run, outcome: str, reason: str, exit_code: int | None) -> None:
+    """No process of the run is left: its open attempt ended so. outcome: succeeded, stopped, failed or lost."""
+    session.execute(
+        sa.update(Attempt)
+        .where(Attempt.run_id == run.id, Attempt.finished_at.is_(None))
+        .values(finished_at=sa.func.now(), outcome=outcome, reason=_clean(reason), exit_code=exit_code)
+    )
 
 
 def finish_run(run: Run, state: str, reason: str) -> None:
@@ -271,9 +280,14 @@ def _copy(session: Session, target: str, rows: Any) -> None:
     """COPY: an order of magnitude less work for the server than INSERT."""
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
-    with connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN") as copy:
-        for row in rows:
-            copy.write_row(row)
+    try:
+        with connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        raise ValueError(f"{target.split()[0]}: {error}") from error
+    except psycopg.OperationalError as error:  # SQLAlchemy does not see this cursor's errors
+        raise DatabaseUnavailable(f"The database went away while rows were written: {error}") from error
 
 
 def _clean(text: str) -> str:

@@ -101,7 +101,7 @@ def owned(session: Session, run_id: uuid.UUID, fence: int) -> Run:
 def release(session: Session, run_id: uuid.UUID, fence: int) -> None:
     """Give the lease back; the run can be claimed at once if it is queued. Raises LeaseLost."""
     owned(session, run_id, fence)
-    _set(session, run_id, fence=fence)
+    _set(session, run_id, fence=fence + 1)  # so that a renewal under way cannot hold it again
 
 
 def revoke(session: Session, expired: Expired) -> Run | None:

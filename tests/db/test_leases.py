@@ -48,7 +48,9 @@ def test_only_a_queued_run_with_a_free_lease_can_be_claimed(session: Session) ->
     session.execute(sa.update(Run).values(state="queued").where(Run.id == run_id))
     assert leases.claim(session, run_id, "b:1:1", TTL) is None, "queued again, but the lease is still held"
     leases.release(session, run_id, 1)
-    assert leases.claim(session, run_id, "b:1:1", TTL) == 2
+    assert leases.claim(session, run_id, "b:1:1", TTL) == 3
+    with pytest.raises(leases.LeaseLost):
+        leases.renew(session, run_id, 1, TTL)
 
 
 @pytest.mark.parametrize("round", range(3))

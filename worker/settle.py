@@ -1,0 +1,43 @@
+"""Writing down how an attempt and its run ended: by its supervisor, or by the sweep when that one is gone too."""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy.orm import Session
+
+from db import ingest as tables
+from db import leases
+from pipeline.events import AttemptFinished
+from worker.outcome import Death, Outcome, judge
+
+
+def settle(
+    session: Session,
+    run_id: uuid.UUID,
+    fence: int,
+    end: AttemptFinished | Death,
+    *,
+    exit_code: int | None = None,
+    shut_down: bool = False,
+) -> Outcome:
+    """Finish the run's newest attempt, put the run into its next state and give the lease back.
+
+    The caller has ingested all events and ended all processes of the attempt. Raises LeaseLost.
+    """
+    run = leases.owned(session, run_id, fence)
+    outcome = judge(
+        end,
+        stop_asked=run.stop_requested_at is not None,
+        shut_down=shut_down,
+        checkpoint=tables.newest_checkpoint(session, run),
+        setbacks=run.setbacks,
+    )
+    tables.finish_attempts(session, run, outcome.attempt, outcome.reason, exit_code)
+    if outcome.run == "queued":
+        tables.queue_again(run, outcome.reason)
+    else:
+        tables.finish_run(run, outcome.run, outcome.reason)
+    session.flush()
+    leases.release(session, run_id, fence)
+    return outcome

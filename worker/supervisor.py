@@ -1,0 +1,302 @@
+"""`python -m worker.supervisor RUN_ID FENCE`: the process that owns one run.
+
+It starts the trainer, brings its events into the database, renews the run's lease, passes a stop on, and writes down
+how it ended. It ends only when the trainer's whole process tree has. The database may be away meanwhile: training
+goes on and everything is caught up with later. A supervisor that lost its lease kills its trainer and writes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from db import DatabaseUnavailable, create_engine, leases
+from db import ingest as tables
+from pipeline.events import AttemptFinished
+from worker import host
+from worker.ingest import EventLogBroken
+from worker.outcome import Death
+from worker.settings import APP_ROOT, Settings
+from worker.settle import settle
+from worker.tail import Tail
+
+log = logging.getLogger("supervisor")
+T = TypeVar("T")
+
+_POLL_S: Final = 0.2
+_BACK_OFF_S: Final = (0.5, 1.0, 2.0, 5.0)
+_LAST_WORDS_S: Final = 30.0  # a trainer that has told its end gets so long to exit
+_SHUT_DOWN_PATIENCE_S: Final = 10.0  # for a database that is away while the platform shuts down
+_LOG_LINES: Final = 20
+
+# Errors that pass: the database is away, restarting, or cancelled a statement that took too long.
+PASSING = (DatabaseUnavailable, sa.exc.OperationalError)
+
+
+class Keeper(threading.Thread):
+    """Renews the lease on a connection of its own, and hears of a stop on the way."""
+
+    def __init__(self, run_id: uuid.UUID, fence: int, settings: Settings) -> None:
+        super().__init__(name="lease", daemon=True)
+        self._run_id, self._fence = run_id, fence
+        self._ttl = dt.timedelta(seconds=settings.lease_ttl_s)
+        self._every_s = min(1.0, settings.lease_ttl_s / 4)
+        self._engine = create_engine(application="pilot-lease", pool_size=1, statement_timeout_s=10.0)
+        self._end = threading.Event()
+        self.lost = threading.Event()
+        self.stop_asked = threading.Event()
+
+    def renew(self) -> None:
+        """Once. Raises LeaseLost, and what a database that is away raises."""
+        with Session(self._engine) as session, session.begin():
+            if leases.renew(session, self._run_id, self._fence, self._ttl, holder=host.holder()):
+                self.stop_asked.set()
+
+    def run(self) -> None:
+        while not self._end.wait(self._every_s):
+            try:
+                self.renew()
+            except leases.LeaseLost as error:
+                log.error("%s", error)
+                self.lost.set()
+                return
+            except PASSING as error:
+                log.warning("the lease could not be renewed: %s", error)
+            except Exception:
+                log.exception("the lease could not be renewed")
+
+    def close(self) -> None:
+        self._end.set()
+        self.join(timeout=15.0)
+        self._engine.dispose()
+
+
+class Supervisor:
+    """One run, from a claimed lease to a settled end. `main` gives the order of things."""
+
+    def __init__(self, run_id: uuid.UUID, fence: int, settings: Settings) -> None:
+        self.run_id, self.fence, self.settings = run_id, fence, settings
+        self.run_dir = settings.run_dir(run_id)
+        self.engine = create_engine(application="pilot-supervisor", pool_size=1)
+        self.keeper = Keeper(run_id, fence, settings)
+        self.shut_down = threading.Event()
+        self.trainer: subprocess.Popen[bytes] | None = None
+        self.killed = ""  # why we killed the trainer, if we did
+        self._failures = 0
+        self._retry_at = 0.0
+
+    def run(self) -> None:
+        """Raises LeaseLost when the run is somebody else's now; its processes are gone then, and so are ours."""
+        try:
+            self._persist(self.keeper.renew)
+            self.keeper.start()
+            try:
+                end = self._attempt()
+            except EventLogBroken as error:
+                end = AttemptFinished(outcome="failed", reason=str(error), step=0)
+            except OSError as error:
+                end = Death(f"the trainer could not be started in {self.run_dir}: {error}", chance=False)
+            outcome = self._persist(lambda: self._settle(end))
+            log.info("the run is %s: %s", outcome.run, outcome.reason)
+        finally:
+            # Whatever went wrong: nothing of this run may outlive its supervisor.
+            self._kill_everything()
+            self.keeper.close()
+            self.engine.dispose()
+
+    def _attempt(self) -> AttemptFinished | Death:
+        """Run the trainer once. Returns how it ended, its processes gone and its events ingested.
+
+        Raises LeaseLost, EventLogBroken, and OSError when the run directory cannot be used.
+        """
+        attempt = self._persist(self._begin)
+        self.trainer = self._start_trainer(attempt)
+        tail = Tail(self.engine, self.run_id, attempt, self.fence, self.run_dir)
+        try:
+            self._watch(tail)
+        finally:
+            self._kill_everything()  # and what it forked off and left behind
+        self._persist(tail.drain)
+        return tail.finished or self._death(self.trainer.returncode, attempt)
+
+    def _begin(self) -> int:
+        """Bring in what the attempt before left in its log, then open a new one. Returns its number."""
+        with Session(self.engine) as session, session.begin():
+            run = leases.owned(session, self.run_id, self.fence)
+            earlier, config = run.attempt, run.config
+        if earlier:
+            Tail(self.engine, self.run_id, earlier, self.fence, self.run_dir).drain()
+        write_atomically(self.run_dir / "config.json", config)
+        with Session(self.engine) as session, session.begin():
+            run = leases.owned(session, self.run_id, self.fence)
+            return tables.begin_attempt(session, run, self.fence, host.HOST)
+
+    def _start_trainer(self, attempt: int) -> subprocess.Popen[bytes]:
+        command = list(self.settings.trainer) or [sys.executable, "-m", "pipeline", "train"]
+        folder = self.run_dir / "attempts" / str(attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        parent = os.getpid()
+        with (folder / "trainer.log").open("ab") as output:
+            return subprocess.Popen(
+                [*command, str(self.run_dir), "--attempt", str(attempt)],
+                cwd=APP_ROOT,
+                # The trainer knows no database, and no credentials of it.
+                env={k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
+                | {"PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # We call it from the main thread, which lives as long as we do.
+                preexec_fn=lambda: host.die_with(parent),
+            )
+
+    def _watch(self, tail: Tail) -> None:
+        """Until the trainer has ended by itself, or its time to do so is over."""
+        trainer = self.trainer
+        assert trainer is not None
+        kill_at: float | None = None
+        while trainer.poll() is None:
+            if self.keeper.lost.is_set():
+                raise leases.LeaseLost(self.run_id, self.fence)
+            if kill_at is None and (self.keeper.stop_asked.is_set() or self.shut_down.is_set()):
+                log.info("asking the trainer to stop")
+                trainer.send_signal(signal.SIGTERM)
+                kill_at = time.monotonic() + self.settings.stop_grace_s
+            if kill_at is None and tail.finished is not None:
+                kill_at = time.monotonic() + _LAST_WORDS_S
+            if kill_at is not None and time.monotonic() > kill_at:
+                log.warning("killing the trainer")
+                self.killed = f"the trainer did not end within {self.settings.stop_grace_s:g} s and was killed"
+                return
+            if self._try_advance(tail) == 0:
+                self._pause(trainer)
+            host.reap(keep=trainer.pid)
+
+    def _try_advance(self, tail: Tail) -> int:
+        """Like tail.advance, but 0 while the database is away, which is asked again less and less often."""
+        if time.monotonic() < self._retry_at:
+            return 0
+        try:
+            n = tail.advance()
+        except PASSING as error:
+            wait = _BACK_OFF_S[min(self._failures, len(_BACK_OFF_S) - 1)]
+            self._failures, self._retry_at = self._failures + 1, time.monotonic() + wait
+            log.warning("events wait, training goes on: %s", error)
+            return 0
+        self._failures = 0
+        return n
+
+    def _pause(self, trainer: subprocess.Popen[bytes]) -> None:
+        try:
+            trainer.wait(_POLL_S)
+        except subprocess.TimeoutExpired:
+            pass
+
+    def _kill_everything(self) -> None:
+        if self.trainer is not None:  # first and by its own Popen, which keeps the exit status
+            self.trainer.kill()
+            self.trainer.wait()
+        if not host.kill_all_of(self.run_id, self.fence):
+            log.error("some processes of the run could not be killed")
+
+    def _death(self, code: int, attempt: int) -> Death:
+        details = log_tail(self.run_dir / "attempts" / str(attempt) / "trainer.log")
+        if self.killed:
+            return Death(self.killed, chance=True, details=details)
+        if code < 0:
+            return Death(f"the trainer was ended by {signal_name(-code)}", chance=True, details=details)
+        return Death(f"the trainer ended with status {code} without saying why", chance=False, details=details)
+
+    def _settle(self, end: AttemptFinished | Death, code: int | None) -> Any:
+        with Session(self.engine) as session, session.begin():
+            return settle(session, self.run_id, self.fence, end, exit_code=code, shut_down=self.shut_down.is_set())
+
+    def _persist(self, action: Callable[[], T]) -> T:
+        """Do it, again and again while the database is away; not for long once the platform shuts down."""
+        failures, gave_up_at = 0, 0.0
+        while True:
+            if self.keeper.lost.is_set():
+                raise leases.LeaseLost(self.run_id, self.fence)
+            try:
+                return action()
+            except PASSING as error:
+                if self.shut_down.is_set():
+                    gave_up_at = gave_up_at or time.monotonic() + _SHUT_DOWN_PATIENCE_S
+                    if time.monotonic() > gave_up_at:
+                        raise
+                log.warning("waiting for the database: %s", error)
+                time.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
+                failures += 1
+
+
+def write_atomically(path: Path, content: Mapping[str, Any]) -> None:
+    """Raises OSError."""
+    draft = path.with_suffix(".new")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def log_tail(path: Path, lines: int = _LOG_LINES) -> str:
+    """The last lines of a log, at most 4000 characters; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.strip().splitlines()[-lines:])[-4000:]
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def main(arguments: list[str]) -> int:
+    """0: settled; 3: the lease was lost, or the database stayed away during a shutdown (the sweep goes on)."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    run_id, fence = uuid.UUID(arguments[0]), int(arguments[1])
+    settings = Settings.from_environment()
+    os.environ.update(host.mark(run_id, fence))
+    host.adopt_orphans()
+    supervisor = Supervisor(run_id, fence, settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.shut_down.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    supervisor.run_dir.mkdir(parents=True, exist_ok=True)
+    entry = host.record(settings.home, f"supervisor-{run_id}", os.getpid())
+    try:
+        supervisor.run()
+    except leases.LeaseLost as error:
+        log.error("%s", error)
+        return 3
+    except PASSING as error:
+        log.error("gave up on the database: %s", error)
+        return 3
+    finally:
+        entry.unlink(missing_ok=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""The sweep: every few seconds a worker sends queued runs again that nobody took, and picks up those whose
+supervisor is gone. It needs the database only; a broker that lost everything is made good from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from db import DatabaseUnavailable, leases
+from worker import host, tasks
+from worker.ingest import EventLogBroken
+from worker.outcome import Death
+from worker.queue import BrokerUnavailable, enqueue
+from worker.settings import Settings
+from worker.settle import settle
+from worker.tail import Tail
+
+log = logging.getLogger(__name__)
+
+_OTHER_HOST_PATIENCE_S: Final = 120.0
+
+
+class Sweep:
+    """Remembers since when it has seen a lease expired: right after the database was away, all of them are."""
+
+    def __init__(self, engine: sa.Engine, settings: Settings) -> None:
+        self._engine, self._settings = engine, settings
+        self._expired_since: dict[tuple[uuid.UUID, int], float] = {}
+
+    def once(self) -> None:
+        """Raises DatabaseUnavailable and other SQLAlchemy errors; what was done until then stays done."""
+        tasks.collect()
+        with Session(self._engine) as session, session.begin():
+            expired = leases.expired(session)
+            waiting = leases.waiting(session)
+            free = self._settings.slots - leases.held_by(session, host.HOST)
+        now = time.monotonic()
+        self._expired_since = {(e.run_id, e.fence): self._expired_since.get((e.run_id, e.fence), now) for e in expired}
+        for lease in expired:
+            if now - self._expired_since[lease.run_id, lease.fence] >= self._patience_s(lease):
+                self._recover(lease)
+        for run_id in waiting[: max(0, free)]:
+            try:
+                enqueue(run_id, expires_s=self._settings.sweep_s * 2)
+            except BrokerUnavailable as error:
+                log.warning("%s", error)
+                break
+
+    def _patience_s(self, lease: leases.Expired) -> float:
+        if not host.is_here(lease.holder):
+            return _OTHER_HOST_PATIENCE_S  # the sweep of that host can do better: it can see the processes
+        # A supervisor that lives renews its lease as soon as the database is back; one that hangs does not.
+        return self._settings.lease_ttl_s if host.is_alive(lease.holder) else 0.0
+
+    def _recover(self, lease: leases.Expired) -> None:
+        """Shut the old supervisor out, end what it left, bring in what its trainer told, and let the run go on."""
+        with Session(self._engine) as session, session.begin():
+            run = leases.revoke(session, lease)
+            if run is None:
+                return
+            attempt = run.attempt
+        log.warning("run %s lost its supervisor (%s)", lease.run_id, lease.holder)
+        fence = lease.fence + 1
+        if host.is_here(lease.holder) and not host.kill_all_of(lease.run_id, lease.fence):
+            log.error("processes of run %s cannot be killed; it stays as it is", lease.run_id)
+            return
+        end = Death("its supervisor was gone", chance=True)
+        tail = Tail(self._engine, lease.run_id, attempt, fence, self._settings.run_dir(lease.run_id))
+        if attempt:
+            try:
+                tail.drain()
+            except EventLogBroken as error:
+                end = Death(str(error), chance=False)
+        with Session(self._engine) as session, session.begin():
+            outcome = settle(session, lease.run_id, fence, tail.finished or end)
+        log.warning("run %s is %s: %s", lease.run_id, outcome.run, outcome.reason)
+
+
+class SweepThread(threading.Thread):
+    """Sweeps until it is told to end."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(name="sweep", daemon=True)
+        self._settings = settings
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        sweep = Sweep(tasks.engine(), self._settings)
+        while not self._end.wait(self._settings.sweep_s):
+            try:
+                sweep.once()
+            except DatabaseUnavailable as error:
+                log.warning("no sweep: %s", error)
+            except Exception:  # whatever it is, the next sweep is due
+                log.exception("the sweep failed")
+
+    def stop(self) -> None:
+        self._end.set()

@@ -1,0 +1,70 @@
+"""What a worker does with a message: claim the run, start its supervisor, and be free again within seconds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import subprocess
+import sys
+import uuid
+from functools import cache
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from db import DatabaseUnavailable, create_engine, leases
+from worker import host
+from worker.app import LAUNCH, app
+from worker.settings import APP_ROOT, Settings
+
+log = logging.getLogger(__name__)
+
+supervisors: list[subprocess.Popen[bytes]] = []  # ours until we collect them; they outlive us
+
+
+@cache
+def engine() -> sa.Engine:
+    """One engine for the worker's process."""
+    return create_engine(application="pilot-worker", pool_size=2)
+
+
+@app.task(name=LAUNCH)  # type: ignore[untyped-decorator]
+def launch(run_id: str) -> None:
+    """Start a queued run, if it still is one and this host has a free slot; otherwise do nothing."""
+    settings = Settings.from_environment()
+    run = uuid.UUID(run_id)
+    try:
+        with Session(engine()) as session, session.begin():
+            if leases.held_by(session, host.HOST) >= settings.slots:
+                return  # the sweep sends it again when one is free
+            ttl = dt.timedelta(seconds=settings.lease_ttl_s)
+            fence = leases.claim(session, run, host.holder(), ttl)
+    except DatabaseUnavailable as error:
+        log.warning("run %s was not launched, the sweep tries again: %s", run_id, error)
+        return
+    if fence is not None:
+        start_supervisor(run, fence, settings)
+
+
+def start_supervisor(run_id: uuid.UUID, fence: int, settings: Settings) -> None:
+    """In a session of its own, so that neither our end nor a terminal's Ctrl-C reaches it. Raises OSError."""
+    run_dir = settings.run_dir(run_id)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / "supervisor.log").open("ab") as output:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "worker.supervisor", str(run_id), str(fence)],
+            cwd=APP_ROOT,
+            env=os.environ | host.mark(run_id, fence),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    supervisors.append(supervisor)
+    log.info("run %s is supervised by process %s (fence %s)", run_id, supervisor.pid, fence)
+
+
+def collect() -> None:
+    """Take note of supervisors that have ended, so that none stays a zombie."""
+    supervisors[:] = [supervisor for supervisor in supervisors if supervisor.poll() is None]
