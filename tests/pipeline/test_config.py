@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from pipeline.config import ConfigProblems, load_config, parse_config, presets
+
+GOOD = {"model": {"path": "m"}, "data": {"train": "a.jsonl", "eval": "b.jsonl"}}
+
+
+def problems(**changes):
+    with pytest.raises(ConfigProblems) as caught:
+        parse_config({**GOOD, **changes})
+    return {p.field: p for p in caught.value.problems}
+
+
+def test_defaults_are_the_papers():
+    config = parse_config(GOOD)
+    method = config.method
+    assert method.name == "pilot_commit"
+    assert (method.p_lower, method.p_upper, method.p_solve, method.max_age) == (0.125, 0.75, 1.0, 4)
+    assert (method.n_pilot, method.n_commit, config.update.batch_prompts) == (32, 96, 128)
+    assert (config.update.clip_low, config.update.clip_high, config.update.lr) == (0.2, 0.28, 1e-6)
+
+
+def test_every_fault_is_named_with_field_and_value():
+    found = problems(
+        seeed=1,
+        method={"name": "pilot_commit", "p_lower": 1.5, "nn": 3},
+        budget={"steps": 0},
+        update={"lr": float("nan")},
+    )
+    assert found["seeed"].message == "unknown field 'seeed'"
+    assert found["method.nn"].value == "nn"
+    assert found["method.p_lower"].value == 1.5 and "less than or equal to 1" in found["method.p_lower"].message
+    assert found["budget.steps"].value == 0
+    assert "finite" in found["update.lr"].message
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"p_lower": 0.9}, "p_lower=0.9 is above p_upper=0.75"),
+        ({"p_solve": 0.5}, "p_solve=0.5 is not above p_upper=0.75"),
+        ({"p_upper": 1.0}, "p_solve=1.0 is not above p_upper=1.0"),
+    ],
+)
+def test_impossible_thresholds(method, message):
+    found = problems(method={"name": "pilot_commit", **method})
+    assert message in found["method"].message
+
+
+def test_missing_fields_and_wrong_shapes():
+    with pytest.raises(ConfigProblems, match="model: this field is required"):
+        parse_config({"data": GOOD["data"]})
+    with pytest.raises(ConfigProblems, match="a config is a mapping"):
+        parse_config([1])
+    assert "method" in problems(method={"name": "ppo"})
+    assert "update" in problems(update={"mini_batches": 4, "batch_prompts": 2})
+
+
+def test_files(tmp_path):
+    path = tmp_path / "run.yaml"
+    with pytest.raises(ConfigProblems, match="cannot be read"):
+        load_config(path)
+    path.write_text("a: [")
+    with pytest.raises(ConfigProblems, match="not YAML"):
+        load_config(path)
+    path.write_text(yaml.safe_dump(GOOD))
+    as_json = tmp_path / "run.json"
+    as_json.write_text(json.dumps(parse_config(GOOD).model_dump(mode="json")))
+    assert load_config(path) == load_config(as_json)
+
+
+def test_digest_changes_with_what_decides_the_run():
+    config = parse_config(GOOD)
+    assert config.digest() == parse_config(GOOD).digest()
+    assert config.digest() != parse_config({**GOOD, "seed": 1}).digest()
+
+
+def test_every_preset_is_a_valid_config():
+    found = presets()
+    assert {"demo", "demo-grpo"} <= {p["name"] for p in found}
+    for preset in found:
+        assert preset["title"] and preset["description"]
+        parse_config(preset["config"])

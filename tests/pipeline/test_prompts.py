@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from pipeline.config import ConfigProblems, DataConfig, parse_config
+from pipeline.prompts import load_prompts, load_run_prompts, preflight
+
+DATA = DataConfig(train="t", eval="e")
+
+
+def write(path, rows):
+    path.write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in rows) + "\n", encoding="utf-8")
+    return path
+
+
+def load(path):
+    return load_prompts(path, DATA, "data.train")
+
+
+def test_ids_come_from_the_content_not_from_the_row(tmp_path):
+    rows = [{"prompt": f"{i}+1=", "answer": i + 1, "tags": ["add"]} for i in range(20)]
+    first = load(write(tmp_path / "a.jsonl", rows))
+    random.Random(0).shuffle(rows)
+    second = load(write(tmp_path / "b.jsonl", ["", *rows]))
+    assert first.prompts == second.prompts and first.digest == second.digest
+    assert len({p.id for p in first.prompts}) == 20
+    changed = load(write(tmp_path / "c.jsonl", [{**rows[0], "answer": "x"}, *rows[1:]]))
+    assert changed.digest != first.digest and len({p.id for p in changed.prompts} & {p.id for p in first.prompts}) == 19
+
+
+def test_line_separators_inside_a_text_do_not_break_a_row(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a\u2028b\u0085c", "answer": "1"}\n', encoding="utf-8")
+    assert load(path).prompts[0].text == "a\u2028b\u0085c"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "has no prompts"),
+        (["", "  "], "has no prompts"),
+        ([{"prompt": "a", "answer": "1"}, "{oops"], r"row 2: is not JSON"),
+        (["[1]"], "row 1: is a list, not an object"),
+        ([{"prompt": "a"}], r"row 1: has no text in 'answer' \(fields there: prompt\)"),
+        ([{"prompt": " ", "answer": "1"}], "has no text in 'prompt'"),
+        ([{"prompt": "a\0", "answer": "1"}], "NUL character in 'prompt'"),
+        ([{"prompt": "a", "answer": "1", "tags": "x"}], "'tags' must be a list of strings"),
+        ([{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "1"}, {"prompt": "a", "answer": "2"}], "rows 1, 3"),
+    ],
+)  # fmt: skip
+def test_nothing_is_accepted_half(tmp_path, rows, message):
+    with pytest.raises(ConfigProblems, match=message) as caught:
+        load(write(tmp_path / "a.jsonl", rows))
+    assert caught.value.problems[0].field == "data.train"
+
+
+def test_missing_and_undecodable_files(tmp_path):
+    with pytest.raises(ConfigProblems, match="no such file"):
+        load(tmp_path / "absent.jsonl")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9", "answer": "1"}\n')
+    with pytest.raises(ConfigProblems, match="UTF-8"):
+        load(tmp_path / "latin.jsonl")
+    with pytest.raises(ConfigProblems, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_preflight_names_every_fault_at_once(tmp_path):
+    write(tmp_path / "train.jsonl", [{"prompt": "a", "answer": "1"}])
+    config = {
+        "model": {"path": str(tmp_path / "no-model")},
+        "data": {"train": str(tmp_path / "train.jsonl"), "eval": str(tmp_path / "none.jsonl")},
+    }
+    with pytest.raises(ConfigProblems) as caught:
+        preflight(parse_config(config))
+    assert {p.field for p in caught.value.problems} == {"model.path", "data.eval"}
+    (tmp_path / "no-model").mkdir()
+    write(tmp_path / "none.jsonl", [{"prompt": "a", "answer": "3"}])
+    with pytest.raises(ConfigProblems) as caught:
+        preflight(parse_config(config))
+    messages = {p.field: p.message for p in caught.value.problems}
+    assert messages["model.path"] == "lacks config.json, tokenizer_config.json, *.safetensors"
+    assert "1 held-out prompts are also training prompts: 'a'" in messages["data.eval"]
+
+
+def test_the_bundled_sets_pass(tmp_path):
+    bundled = "pipeline/bundled/"
+    config = parse_config(
+        {
+            "model": {"path": bundled + "policy"},
+            "data": {"train": bundled + "prompts.train.jsonl", "eval": bundled + "prompts.eval.jsonl"},
+        }
+    )
+    preflight(config)
+    train, held_out = load_run_prompts(config)
+    assert len(train) >= 2000 and len(held_out) >= 300
