@@ -44,7 +44,7 @@ def _listener(port: int) -> psutil.Process | None:
     """Who listens on the port; None when that is another user's to know."""
     try:
         for connection in psutil.net_connections("tcp"):
-            listening = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            listening = connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,)
             if listening and connection.pid:
                 return psutil.Process(connection.pid)
     except psutil.Error:

@@ -14,8 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,11 +27,12 @@ from cli.place import LOOPBACK, ROOT
 from cli.servers.home import log_path, log_tail
 from cli.services import ServicesError
 from cli.signals import StopSignals
+from worker import host
 
 _READY_TIMEOUT_S = 90.0  # seconds; a cold, busy machine reads every package from disk first
 _GRACE_S = 10.0  # for API, worker and dashboard
 _RUN_GRACE_S = 120.0  # for a supervisor: its trainer finishes the step and saves a checkpoint
-WORKER = ()  # see below
+(_MARK,) = host.mark("", 0)  # the name of the variable by which a worker marks what works for a run
 _TITLES = {"api": "API", "ui": "dashboard", "worker": "worker", "migrate": "migration"}
 
 
@@ -115,11 +115,11 @@ class Platform:
             "--server.fileWatcherType=none", "--browser.gatherUsageStats=false",
         )  # fmt: skip
         self._migrated()
-        self._start("worker", *WORKER)
+        self._start("worker", "-m", "worker")
         waiting: dict[str, Callable[[], str]] = {
             "api": lambda: _asked(self.api_port, "/readyz"),
             "ui": lambda: _asked(self.ui_port, "/_stcore/health"),
-            "worker": self._worker_answer,
+            "worker": self._worker_ready,
         }
         while waiting:
             self.check()
@@ -146,45 +146,48 @@ class Platform:
         if child.process.returncode:
             raise Failure(f"The database could not be migrated:\n{child.tail()}")
 
+    def _worker_ready(self) -> str:
+        child = self._children["worker"]
+        with child.log.open("rb") as log:
+            log.seek(child.logged)
+            # Celery says so once it consumes; it takes no remote control that could be asked.
+            return "" if b" ready." in log.read() else "it has not connected to the broker yet"
+
     def close(self) -> None:
         """Stop what was started, runs included, but not the services."""
-        roots = [(name, child.process.pid, signal.SIGTERM) for name, child in self._children.items()]
-        self._end(roots, _GRACE_S)
+        self._end(
+            [psutil.Process(c.process.pid) for c in self._children.values() if c.process.poll() is None], _GRACE_S
+        )
         for name, child in self._children.items():
             child.process.wait()
             processes.forget(self.home, name)
         self._children.clear()
-        # After the worker: nobody starts another supervisor now.
-        supervisors = [
-            entry
-            for entry in processes.recorded(self.home)
-            if entry.name.startswith("supervisor-") and processes.find(entry) is not None
-        ]
-        if supervisors:
+        self.end_runs()
+
+    def end_runs(self) -> None:
+        """Ask the supervisors of this home to end. Call it when no worker can start another one."""
+        if supervisors := _supervised(self.home):
             _say(f"Saving {_number(len(supervisors), 'run')} (Ctrl-C again: end without a checkpoint) ...")
-            self._end([(s.name, s.pid, s.stop_signal) for s in supervisors], _RUN_GRACE_S)
+            self._end(supervisors, _RUN_GRACE_S)
         for entry in processes.recorded(self.home):
             if entry.name.startswith("supervisor-") and processes.find(entry) is None:
                 processes.forget(self.home, entry.name)
 
-    def _end(self, roots: Sequence[tuple[str, int, int]], grace_s: float) -> None:
-        """End each process and its descendants, all at the same time; kill them when hurried."""
-        trees: list[list[psutil.Process]] = []
-        with ThreadPoolExecutor(max_workers=max(len(roots), 1)) as pool:
-            jobs = []
-            for _, pid, stop_signal in roots:
-                try:
-                    root = psutil.Process(pid)
-                    trees.append([root, *root.children(recursive=True)])
-                except psutil.NoSuchProcess:
-                    continue
-                jobs.append(pool.submit(processes.terminate, root, stop_signal=stop_signal, grace_s=grace_s))
-            while wait(jobs, timeout=0.1).not_done:
-                if self.stop.hurried:
-                    for tree in trees:
-                        _kill(tree)
-            for job in jobs:
-                job.result()
+    def _end(self, roots: Sequence[psutil.Process], grace_s: float) -> None:
+        """Ask each process to end; kill those, and their descendants, that have not after the grace, or when hurried.
+
+        Supervisors are descendants of the worker and spared with it: their turn comes later.
+        """
+        spared = set(_supervised(self.home)) - set(roots)
+        left = _with_descendants(roots, spared)
+        for root in roots:
+            _signal(root, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while left := psutil.wait_procs(left, timeout=0.1)[1]:
+            if self.stop.hurried or time.monotonic() > deadline:
+                left = _with_descendants(left, spared)
+                for process in left:
+                    _signal(process, signal.SIGKILL)
 
 
 @contextmanager
@@ -214,6 +217,7 @@ def platform(home: Path, api_port: int, ui_port: int, stop: StopSignals) -> Iter
         ports.check(wanted)
         started = Platform(home, running, api_port, ui_port, stop, seconds=time.monotonic() - began)
         try:
+            started.end_runs()  # of a launcher that was killed, if its supervisors had not recorded themselves
             started.start()
             yield started
         finally:
@@ -283,17 +287,49 @@ def _problem(status: int, body: bytes) -> str:
         return f"it answers {status}"
 
 
-def _kill(tree: Sequence[psutil.Process]) -> None:
-    for known in tree:
+def _supervised(home: Path) -> list[psutil.Process]:
+    """The supervisors of this home's runs, and whatever of a run has lost its own.
+
+    Found by the mark that a worker gives them, as a supervisor takes a second to record itself.
+    """
+    marked: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
         try:
-            members = [known, *known.children(recursive=True)]
+            environ = process.environ()
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile, or another user's: then not of this home
+        if _MARK in environ and environ.get("PILOT_HOME") == str(home):
+            marked[process.pid] = process
+    return [process for process in marked.values() if _parent(process) not in marked]
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _with_descendants(roots: Sequence[psutil.Process], spared: Collection[psutil.Process]) -> list[psutil.Process]:
+    """The processes and their descendants, without `spared` ones and theirs."""
+    found: list[psutil.Process] = []
+    for root in roots:
+        if root in spared or root in found:
+            continue
+        found.append(root)
+        try:
+            children = root.children()
         except psutil.NoSuchProcess:
             continue
-        for member in members:
-            try:
-                member.kill()
-            except psutil.NoSuchProcess:
-                pass  # it ended by itself
+        found += [child for child in _with_descendants(children, spared) if child not in found]
+    return found
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass  # it ended by itself, which is what was wanted
 
 
 def _ending(code: int) -> str:

@@ -1,0 +1,90 @@
+"""What `pilot run`, `watch` and `db` say when something is wrong: sentences, exit statuses, no tracebacks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.failure import Failure
+from cli.run import read_config, set_value
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NOWHERE = "00000000-0000-0000-0000-000000000000"
+
+
+def pilot(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli", *arguments],
+        cwd=CHECKOUT,
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_api_away() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        done = pilot("run", "list", PILOT_API_URL=url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"The API at {url} cannot be reached" in done.stderr and "pilot up" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "words"),
+    [
+        (("run", "start", "missing.yaml"), {}, 2, "missing.yaml cannot be read: No such file"),
+        (("run", "show", "7"), {}, 2, "'7' is not a run's id. `pilot run list` shows the ids."),
+        (("watch", NOWHERE), {"PILOT_API_URL": "ftp://x"}, 1, "PILOT_API_URL gives the address"),
+        (("db", "upgrade"), {"DATABASE_URL": ""}, 1, "DATABASE_URL is not set"),
+        (("db", "check"), {"DATABASE_URL": "mysql://x/y"}, 1, "this platform needs Postgres"),
+        (("up", "--exit"), {}, 2, "--exit goes with --demo"),
+        (("up", "--port-api", "0"), {}, 2, "--port-api"),
+    ],
+)
+def test_wrong_use(arguments: tuple[str, ...], environ: dict[str, str], code: int, words: str) -> None:
+    done = pilot(*arguments, **environ)
+    assert done.returncode == code
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_set_value() -> None:
+    data: dict[str, Any] = {"method": {"name": "pilot_commit"}, "name": "a"}
+    for change in (
+        "method.n_pilot=4",
+        "update.lr=1e-4",
+        "name=b c",
+        "update.off_policy_cap=null",
+        "method.binding=false",
+    ):
+        set_value(data, change)
+    assert data == {
+        "method": {"name": "pilot_commit", "n_pilot": 4, "binding": False},
+        "name": "b c",
+        "update": {"lr": 1e-4, "off_policy_cap": None},
+    }
+
+
+@pytest.mark.parametrize("change", ["lr", "=1", "update..lr=1", "name.first=1", "name=[1"])
+def test_set_value_refused(change: str) -> None:
+    with pytest.raises(Failure, match="--set"):
+        set_value({"name": "a"}, change)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("a: [1", "is not YAML or JSON"), ("- 1", "no mapping"), ("", "no mapping")]
+)
+def test_config_file_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(Failure, match=words):
+        read_config(path)

@@ -1,0 +1,233 @@
+"""`pilot up` for real: everything starts, everything stops, and nothing of it is left behind, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli import processes
+from worker import host
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+READY_S = 120.0  # seconds; far more than it takes, for a busy machine
+
+
+class Launcher:
+    """A `pilot up` of its own, in a new session, whose whole offspring carries a mark in its environment."""
+
+    def __init__(self, home: Path, *arguments: str, **environ: str) -> None:
+        self.home, self.mark = home, uuid.uuid4().hex
+        self.ports = free_port(), free_port()
+        given = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL", "EXIT")}
+        self.log = home.parent / f"{self.mark}.out"
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cli", "up", *self._ports(arguments), *arguments],
+                cwd=CHECKOUT,
+                env=given | {"PILOT_HOME": str(home), "PILOT_TEST_MARK": self.mark} | environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _ports(self, arguments: tuple[str, ...]) -> list[str]:
+        flags = zip(("--port-api", "--port-ui"), self.ports, strict=True)
+        return [word for flag, port in flags if flag not in arguments for word in (flag, str(port))]
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def ready(self) -> Launcher:
+        settled = processes.wait_until(
+            lambda: "Ready after" in self.text or self.process.poll() is not None, timeout_s=READY_S
+        )
+        assert settled and self.process.poll() is None, self.text
+        return self
+
+    def ended(self, code: int) -> str:
+        """What it said, once it has ended with this status and left no process behind."""
+        assert self.process.wait(timeout=90) == code, self.text
+        assert self.offspring() == []
+        return self.text
+
+    def offspring(self) -> list[str]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                marked = process.environ().get("PILOT_TEST_MARK") == self.mark
+                if marked and process.pid != self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
+            except (psutil.Error, OSError):
+                continue  # ended meanwhile
+        return found
+
+    def child(self, name: str) -> psutil.Process:
+        found = processes.find(next(entry for entry in processes.recorded(self.home) if entry.name == name))
+        assert found is not None
+        return found
+
+    def pilot(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return pilot(*arguments, PILOT_API_URL=f"http://127.0.0.1:{self.ports[0]}")
+
+
+def pilot(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli", *arguments],
+        cwd=CHECKOUT,
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    """One home for all: the first start creates the database, the others find it."""
+    folder = Path(tempfile.mkdtemp(prefix="pilot-up-"))
+    folder.chmod(0o755)
+    yield folder / "home"
+    processes.clean_leftovers(folder / "home")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def started(home: Path) -> Iterator[list[Launcher]]:
+    """Launchers of this test; those that a failed test left are ended."""
+    launchers: list[Launcher] = []
+    yield launchers
+    for launcher in launchers:
+        if launcher.process.poll() is None:
+            launcher.process.terminate()
+            launcher.process.wait(timeout=90)
+
+
+def test_life(home: Path, started: list[Launcher]) -> None:
+    """Ready, usable, alone in its home, and gone after Ctrl-C."""
+    first = Launcher(home)
+    started.append(first.ready())
+    api, ui = first.ports
+    for url in (f"http://127.0.0.1:{api}/readyz", f"http://127.0.0.1:{ui}/_stcore/health"):
+        assert urllib.request.urlopen(url).status == 200
+    for name in ("api", "ui", "worker"):
+        listening = {c.laddr.ip for c in first.child(name).net_connections() if c.status == psutil.CONN_LISTEN}
+        assert listening <= {"127.0.0.1"}
+
+    second = Launcher(home)
+    started.append(second)
+    assert f"already running from {home} (launcher pid {first.process.pid})" in second.ended(1)
+
+    assert first.pilot("run", "list").stdout.startswith("There are no runs yet.")
+    assert json.loads(first.pilot("run", "list", "--json").stdout)["runs"] == []
+    preset = "pipeline/presets/demo.yaml"
+    refused = first.pilot("run", "start", preset, "--set", "method.p_lower=0.9", "--set", "updates.lr=1e-4")
+    assert refused.returncode == 2
+    assert {line.split(":")[0].strip() for line in refused.stderr.splitlines()[1:]} == {"method", "updates"}
+    nobody = first.pilot("run", "show", str(uuid.uuid4()))
+    assert nobody.returncode == 2 and "There is no such run" in nobody.stderr
+
+    first.process.send_signal(signal.SIGINT)
+    assert "Everything that was started is stopped." in first.ended(0)
+    assert processes.recorded(home) == []
+
+
+def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
+    """The next start ends what it left: here an API and a supervisor that do not notice its death."""
+    first = Launcher(home)
+    started.append(first.ready())
+    first.child("api").suspend()
+    supervisor = subprocess.Popen(
+        ["sleep", "1000"],
+        env=os.environ | host.mark(uuid.uuid4(), 1) | {"PILOT_HOME": str(home), "PILOT_TEST_MARK": first.mark},
+        start_new_session=True,
+    )
+    bystander = subprocess.Popen(["sleep", "1000"])
+    try:
+        first.process.kill()
+        first.process.wait()
+        assert processes.wait_until(lambda: len(first.offspring()) == 2, timeout_s=20), first.offspring()
+
+        second = Launcher(home)
+        started.append(second.ready())
+        assert "that was killed left running: api." in second.text
+        assert supervisor.wait(timeout=5) == -signal.SIGTERM
+        assert first.offspring() == []
+        second.process.terminate()
+        second.ended(0)
+        assert bystander.poll() is None
+    finally:
+        for process in (supervisor, bystander):
+            process.kill()
+            process.wait()
+
+
+def test_part_that_ends_by_itself(home: Path, started: list[Launcher]) -> None:
+    """Its end is told with the tail of its log; a supervisor is asked to end after it, not with it."""
+    launcher = Launcher(home)
+    started.append(launcher.ready())
+    launcher.child("worker").kill()
+    said = launcher.ended(1)
+    assert "The worker ended by itself (signal SIGKILL)" in said and " ready." in said
+
+
+def test_signal_while_it_starts(home: Path, started: list[Launcher]) -> None:
+    launcher = Launcher(home)
+    started.append(launcher)
+    assert processes.wait_until(lambda: (home / "processes/api.json").exists(), timeout_s=READY_S)
+    launcher.process.send_signal(signal.SIGHUP)
+    assert "Ready" not in launcher.ended(128 + signal.SIGHUP)
+
+
+def test_port_in_use(home: Path, tmp_path: Path, started: list[Launcher]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        launcher = Launcher(tmp_path / "home", "--port-ui", port)
+        started.append(launcher)
+        said = launcher.ended(1)
+        assert f"Port {port} is in use by" in said and f"(pid {os.getpid()})" in said
+        assert "pilot up --port-ui" in said
+        assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        ("DATABASE_URL", "postgresql://me:sesame@127.0.0.1:{port}/x"),
+        ("REDIS_URL", "redis://:sesame@127.0.0.1:{port}/0"),
+    ],
+)
+def test_given_server_that_is_away(variable: str, url: str, tmp_path: Path, started: list[Launcher]) -> None:
+    launcher = Launcher(tmp_path / "home", **{variable: url.format(port=free_port())})
+    started.append(launcher)
+    said = launcher.ended(1)
+    assert f"Cannot use {variable}=" in said and f"unset {variable}" in said
+    assert "sesame" not in said and "Traceback" not in said
+
+
+def test_launcher_loads_no_torch() -> None:
+    script = "import sys, cli.__main__, cli.up, cli.demo, cli.run; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
