@@ -48,9 +48,7 @@ def test_values_and_gradients_equal_the_plain_computation(
     model, responses = small_model(), some_responses()
     weights = [[torch.randn(len(r)) for r in group] for group in responses]
     stats = packed_logprobs(model, PROMPTS, responses, temperature, token_budget, row_tokens)
-    plain = [
-        plain_logprobs(model, p, r, temperature) for p, g in zip(PROMPTS, responses, strict=True) for r in g
-    ]
+    plain = [plain_logprobs(model, p, r, temperature) for p, g in zip(PROMPTS, responses, strict=True) for r in g]
     torch.testing.assert_close(stats.logprobs, torch.cat(plain), atol=1e-5, rtol=1e-5)
     flat_weights = torch.cat([w for group in weights for w in group])
     got = gradients(model, (stats.logprobs * flat_weights).sum())

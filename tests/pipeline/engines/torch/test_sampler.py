@@ -31,9 +31,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def forced_logprobs(
-    model: qwen2.Qwen2, prompt: list[int], tokens: np.ndarray, temperature: float
-) -> np.ndarray:
+def forced_logprobs(model: qwen2.Qwen2, prompt: list[int], tokens: np.ndarray, temperature: float) -> np.ndarray:
     """Log-probs by one plain teacher-forced forward of this rollout alone."""
     row = torch.tensor([[*prompt, *tokens.tolist()]])
     with torch.no_grad():
@@ -73,9 +71,7 @@ def test_ends_at_eos_and_at_the_limit() -> None:
     assert min(seen[True], seen[False]) > 20
 
 
-@pytest.mark.parametrize(
-    ("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.8), (1.5, 0.6)]
-)
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.8), (1.5, 0.6)])
 def test_distribution_by_exact_enumeration(temperature: float, top_p: float) -> None:
     """Chi-square of 20,000 rollouts, over two occurrences of a prompt, against all sequences of up to 3 tokens."""
     vocab, steps, prompt, n = 7, 3, [2, 4], 20_000
@@ -85,9 +81,7 @@ def test_distribution_by_exact_enumeration(temperature: float, top_p: float) -> 
     def extend(prefix: tuple[int, ...], mass: float) -> None:
         row = torch.tensor([[*prompt, *prefix]])
         with torch.no_grad():
-            p = F.softmax(
-                model(row, torch.arange(row.shape[1])[None], qwen2.causal)[0, -1] / temperature, -1
-            ).double()
+            p = F.softmax(model(row, torch.arange(row.shape[1])[None], qwen2.causal)[0, -1] / temperature, -1).double()
         order = p.argsort(descending=True)
         keep = order[: int((p[order].cumsum(0) < top_p).sum()) + 1] if top_p < 1 else order
         for token in keep.tolist():
@@ -99,9 +93,7 @@ def test_distribution_by_exact_enumeration(temperature: float, top_p: float) -> 
 
     extend((), 1.0)
     assert sum(probability.values()) == pytest.approx(1.0)
-    groups = sample(
-        model, [prompt, [3], prompt], [n // 2, 7, n // 2], steps, temperature, top_p, EOS, generator(3)
-    )
+    groups = sample(model, [prompt, [3], prompt], [n // 2, 7, n // 2], steps, temperature, top_p, EOS, generator(3))
     seen = Counter(tuple(s.tokens.tolist()) for s in groups[0] + groups[2])
     assert set(seen) <= set(probability), "sampled outside the (top_p) support"
     common = {s: p for s, p in probability.items() if p * n >= 5}
@@ -116,9 +108,7 @@ def test_distribution_by_exact_enumeration(temperature: float, top_p: float) -> 
 
 def test_top_p_reports_logprobs_of_the_whole_distribution() -> None:
     model = small_model()
-    for prompt, group in zip(
-        PROMPTS, sample(model, PROMPTS, COUNTS, 6, 0.8, 0.5, EOS, generator()), strict=True
-    ):
+    for prompt, group in zip(PROMPTS, sample(model, PROMPTS, COUNTS, 6, 0.8, 0.5, EOS, generator()), strict=True):
         for s in group:
             np.testing.assert_allclose(s.logprobs, forced_logprobs(model, prompt, s.tokens, 0.8), atol=1e-4)
 

@@ -1,0 +1,167 @@
+"""The update against a plain one: one row per rollout, nothing merged, nothing skipped, autograd on the formula."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.allocation import Batch, Plan, Request, Rollout, Stage, TrainGroup, group_advantages
+from pipeline.config import parse_config
+from pipeline.engines.torch import Engine
+from pipeline.engines.torch.model import causal
+from pipeline.prompts import load_run_prompts
+
+BUNDLED = "pipeline/bundled/"
+
+
+def build(**changes):
+    config = parse_config(
+        {
+            "seed": 3,
+            "model": {"path": BUNDLED + "policy"},
+            "data": {"train": BUNDLED + "prompts.train.jsonl", "eval": BUNDLED + "prompts.eval.jsonl"},
+            "sampling": {"max_new_tokens": 8, "temperature": 0.9},
+            "update": {"batch_prompts": 6, "mini_batches": 2, "lr": 0.01, "grad_clip": 1e9, **changes},
+            "engine": {"name": "torch", "threads": 1, "token_budget": 256},
+        }
+    )
+    prompts = load_run_prompts(config)[0].prompts
+    engine = Engine(config, config.engine, prompts)
+    # Plain gradient descent: AdamW's first step is the gradient's sign, which hides a wrong size.
+    engine.optimiser = torch.optim.SGD(engine.model.parameters(), lr=0.01)
+    return engine
+
+
+def groups_of(engine, step, prompts, n, stage=Stage.COMMIT):
+    plan = Plan(step, 1, tuple(Request(p, stage, n) for p in prompts))
+    return engine.generate(plan)
+
+
+def plain_logprobs(engine, prompt, tokens):
+    ids = [*engine.encode(engine.prompts[prompt]), *tokens.tolist()]
+    row = torch.tensor([ids[:-1]])
+    logits = engine.model(row, torch.arange(row.shape[1])[None], causal)[0]
+    logprobs = (logits / engine.config.sampling.temperature).log_softmax(-1)
+    start = len(ids) - len(tokens) - 1
+    return logprobs[start:].gather(-1, torch.tensor(ids[start + 1 :])[:, None])[:, 0]
+
+
+def plain_update(engine, batch):
+    """The docstring's formula, term by term."""
+    s = engine.config.update
+    now = {
+        (g.prompt, i): plain_logprobs(engine, g.prompt, r.data["tokens"]).detach()
+        for g in batch.groups
+        for i, r in enumerate(g.rollouts)
+    }
+    order = np.random.default_rng([engine.config.seed, batch.step]).permutation(len(batch.groups))
+    for part in np.array_split(order, s.mini_batches):
+        total, n_tokens = torch.zeros(()), 0
+        for g in (batch.groups[i] for i in part):
+            advantages = group_advantages(np.array([r.reward for r in g.rollouts]), s.normalise_std)
+            for i, (rollout, advantage) in enumerate(zip(g.rollouts, advantages, strict=True)):
+                new = plain_logprobs(engine, g.prompt, rollout.data["tokens"])
+                behaviour = torch.from_numpy(rollout.data["logprobs"])
+                proximal = now[g.prompt, i] if rollout.step < batch.step else behaviour
+                weight = torch.ones(())
+                if s.off_policy_cap is not None and rollout.step < batch.step:
+                    weight = (proximal - behaviour).exp().clamp(max=s.off_policy_cap)
+                ratio = (new - proximal).exp()
+                clipped = ratio.clamp(1 - s.clip_low, 1 + s.clip_high)
+                total = total - (weight * torch.minimum(ratio * advantage, clipped * advantage)).sum()
+                n_tokens += len(new)
+        engine.optimiser.zero_grad()
+        (total / n_tokens).backward()
+        engine.optimiser.step()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"off_policy_cap": None}, {"off_policy_cap": 0.9}, {"normalise_std": False}, {"clip_low": 0.001}]
+)
+def test_update_equals_the_plain_computation(changes):
+    """Merged responses, packed rows, skipped groups and micro-batches change nothing; stored pilots are corrected."""
+    engine = build(**changes)
+    commits = groups_of(engine, 2, range(6), 12)
+    # Pilots of an earlier policy: another temperature makes their log-probs differ from the current policy's.
+    pilots = groups_of(engine, 1, range(6), 4, Stage.PILOT)
+    rng = np.random.default_rng(0)
+    for group in pilots:
+        for rollout in group.rollouts:
+            noise = rng.normal(0, 0.5, len(rollout.data["logprobs"])).astype(np.float32)
+            rollout.data["logprobs"] = rollout.data["logprobs"] + noise
+    groups = tuple(TrainGroup(p.request.prompt, p.rollouts + c.rollouts) for p, c in zip(pilots, commits, strict=True))
+    assert sum(len({r.reward for r in g.rollouts}) > 1 for g in groups) >= 2, "some groups must carry a signal"
+    batch = Batch(step=2, groups=groups)
+    start = copy.deepcopy(engine.model.state_dict())
+    stats = engine.update(batch)
+    mine = copy.deepcopy(engine.model.state_dict())
+    engine.model.load_state_dict(start)
+    plain_update(engine, batch)
+    moved = max(float((mine[k] - start[k]).abs().max()) for k in mine)
+    apart = max(float((mine[k] - w).abs().max()) for k, w in engine.model.state_dict().items())
+    assert moved > 1e-4 and apart < moved * 1e-3
+    assert engine.updates == 2 and stats["grad_norm"] > 0 and stats["entropy"] > 0
+
+
+def test_groups_without_a_signal_move_nothing_and_still_count_as_updates():
+    engine = build()
+    (group,) = groups_of(engine, 1, [0], 4)
+    same = tuple(Rollout(1.0, 1.0, r.n_tokens, 1, r.data) for r in group.rollouts)
+    before = copy.deepcopy(engine.model.state_dict())
+    stats = engine.update(Batch(step=1, groups=(TrainGroup(0, same),)))
+    assert all(torch.equal(before[k], w) for k, w in engine.model.state_dict().items())
+    assert engine.updates == 2 and stats["loss"] is None
+    assert engine.update(Batch(step=2, groups=()))["loss"] is None and engine.updates == 4
+
+
+def test_an_update_raises_what_was_rewarded():
+    engine = build(batch_prompts=1, mini_batches=1)
+    (group,) = groups_of(engine, 1, [1], 64)
+    first = group.rollouts[0].data["tokens"]
+    rollouts = tuple(
+        Rollout(float((r.data["tokens"].tobytes()) == first.tobytes()), 0.0, r.n_tokens, 1, r.data)
+        for r in group.rollouts
+    )
+    assert len({r.reward for r in rollouts}) == 2
+    before = float(plain_logprobs(engine, 1, first).sum())
+    engine.update(Batch(step=1, groups=(TrainGroup(1, rollouts),)))
+    assert float(plain_logprobs(engine, 1, first).sum()) > before
+
+
+def test_generation_depends_on_seed_step_and_round_only():
+    engine, twin = build(), build()
+    a, b = groups_of(engine, 5, [1, 2, 3], 6), groups_of(twin, 5, [1, 2, 3], 6)
+    assert [r.data["text"] for g in a for r in g.rollouts] == [r.data["text"] for g in b for r in g.rollouts]
+    c = groups_of(engine, 6, [1, 2, 3], 6)
+    assert [r.data["text"] for g in a for r in g.rollouts] != [r.data["text"] for g in c for r in g.rollouts]
+    for group in a:
+        for rollout in group.rollouts:
+            assert rollout.step == 5 and rollout.n_tokens == len(rollout.data["tokens"])
+            expected = plain_logprobs(engine, group.request.prompt, rollout.data["tokens"]).detach().numpy()
+            assert rollout.data["logprobs"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_warm_up_then_constant():
+    engine = build(warmup_updates=3, lr=0.4, mini_batches=1, batch_prompts=1)
+    rates = [engine.update(Batch(step=i, groups=()))["learning_rate"] for i in range(1, 6)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+
+
+def test_a_failed_reward_stays_out_of_the_accuracy():
+    engine = build()
+    calls = iter([1.0, math.nan, 0.0, math.nan, math.nan, math.nan])
+    engine.reward = lambda response, answer: next(calls)
+    accuracy, tokens = engine.accuracy(engine.prompts[:2], 3, 1.0, False, 0)
+    assert accuracy[0] == 0.5 and math.isnan(accuracy[1]) and tokens >= 6
+
+
+def test_what_cannot_start_says_why(tmp_path):
+    engine = build()
+    if not torch.cuda.is_available():
+        settings = engine.config.engine.model_copy(update={"device": "cuda"})
+        with pytest.raises(ValueError, match="no CUDA device is available; set engine.device to 'cpu'"):
+            Engine(engine.config, settings, engine.prompts)

@@ -1,0 +1,220 @@
+"""The trainer as a process: it learns, stops, resumes bit for bit, and says why it cannot start."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+
+from pipeline.checkpoint import checkpoints, load_state
+from pipeline.events import (
+    AttemptFinished,
+    AttemptStarted,
+    EvaluationFinished,
+    PromptsLoaded,
+    StepFinished,
+    events_path,
+    read_events,
+)
+
+BUNDLED = "pipeline/bundled/"
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """A small Pilot-Commit run on the first of the bundled prompts, ready to start."""
+    for kind, n in (("train", 160), ("eval", 20)):
+        lines = Path(f"{BUNDLED}prompts.{kind}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / f"{kind}.jsonl").write_text("".join(lines[:n]), encoding="utf-8")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    configure(folder)
+    return folder
+
+
+def configure(folder, **changes):
+    config = {
+        "model": {"path": BUNDLED + "policy"},
+        "data": {"train": str(folder.parent / "train.jsonl"), "eval": str(folder.parent / "eval.jsonl")},
+        "method": {"name": "pilot_commit", "n_pilot": 4, "n_commit": 8, "max_age": 2, "p_lower": 0.25},
+        "sampling": {"max_new_tokens": 8},
+        "update": {"batch_prompts": 4, "mini_batches": 2, "lr": 3e-4},
+        "evaluation": {"every": 3, "samples": 2},
+        "budget": {"steps": 8},
+        "checkpoint": {"every": 2, "keep": 2},
+        "engine": {"name": "torch", "threads": 1},
+    }
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def start(folder, attempt=1):
+    command = [sys.executable, "-m", "pipeline", "train", str(folder), "--attempt", str(attempt)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(folder, attempt=1):
+    process = start(folder, attempt)
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output, events(folder, attempt)
+
+
+def events(folder, attempt=1):
+    return [e for e, _ in read_events(events_path(folder, attempt))]
+
+
+def of(kind, found):
+    return [e for e in found if isinstance(e, kind)]
+
+
+def wait_for_step(folder, step, attempt=1):
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        path = events_path(folder, attempt)
+        if path.exists() and any(isinstance(e, StepFinished) and e.step >= step for e, _ in read_events(path)):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} never came")
+
+
+def test_a_whole_run(run_dir):
+    code, output, found = run(run_dir)
+    assert code == 0, output
+    assert [e.seq for e in found] == list(range(1, len(found) + 1))
+    assert isinstance(found[-1], AttemptFinished) and found[-1].outcome == "succeeded"
+    (started,) = of(AttemptStarted, found)
+    assert (started.from_step, started.n_train, started.n_eval) == (0, 160, 20)
+    assert sum(len(e.prompts) for e in of(PromptsLoaded, found)) == 160
+    steps = of(StepFinished, found)
+    assert [e.step for e in steps] == list(range(1, 9))
+    assert [e.step for e in of(EvaluationFinished, found)] == [0, 3, 6, 8]
+    rollouts = 0
+    for e in steps:
+        sampled = sum(c.rollouts for c in e.fates.values())
+        rollouts += sampled
+        assert e.rollouts == rollouts and sum(v.n for v in e.visits) == sampled
+        assert sum(e.buckets.values()) == 160
+        table = pq.read_table(run_dir / "rollouts" / f"step_{e.step:06d}.parquet").to_pylist()
+        assert len(table) == sampled
+        for visit in e.visits:
+            rewards = [r["reward"] for r in table if (r["prompt_id"], r["stage"]) == (visit.prompt_id, visit.stage)]
+            assert len(rewards) == visit.n and sum(rewards) / visit.n == pytest.approx(visit.success_rate)
+    assert steps[-1].buckets["committed"] > 0
+    policy = checkpoints(run_dir)[-1][1] / "policy"
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(policy)
+    assert AutoTokenizer.from_pretrained(policy).chat_template
+
+
+def test_killed_at_any_moment_and_resumed_is_bit_for_bit_the_same(run_dir, tmp_path):
+    """kill -9 at random moments, again and again, until the run ends: same decisions, weights and allocator state."""
+    rng = random.Random(7)
+    code, output, whole = run(run_dir)
+    assert code == 0, output
+    other = tmp_path / "killed"
+    other.mkdir()
+    configure(other)
+    attempt, total, standing = 1, 0, {}
+    while True:
+        process = start(other, attempt)
+        if attempt <= 4:
+            # From before the first step until some steps on; also while a checkpoint is being written.
+            wait_for_step(other, max(standing, default=0) + rng.randrange(1, 3), attempt)
+            time.sleep(rng.random() * 0.2)
+            process.kill()
+            process.wait()
+        else:
+            assert process.wait(timeout=120) == 0, process.stdout.read()
+        found = events(other, attempt)
+        (started,) = of(AttemptStarted, found)
+        lost = sum(n for step, n in standing.items() if step > started.from_step)
+        assert started.lost.rollouts == lost, "what is sampled again is booked as lost"
+        standing = {step: n for step, n in standing.items() if step <= started.from_step}
+        for e in of(StepFinished, found):
+            standing[e.step] = sum(c.rollouts for c in e.fates.values())
+            total += standing[e.step]
+            assert e.rollouts == total
+        if attempt > 4:
+            break
+        attempt += 1
+    final = {e.step: e for a in range(1, attempt + 1) for e in of(StepFinished, events(other, a))}
+    for e in of(StepFinished, whole):
+        same = {"visits", "moves", "fates", "buckets", "epoch"}
+        assert final[e.step].model_dump(include=same) == e.model_dump(include=same)
+        for name in ("loss", "grad_norm", "reward_variance", "entropy"):
+            assert final[e.step].metrics[name] == e.metrics[name]
+    (_, mine), (_, theirs) = checkpoints(other)[-1], checkpoints(run_dir)[-1]
+    a, b = load_file(mine / "policy" / "model.safetensors"), load_file(theirs / "policy" / "model.safetensors")
+    assert all((a[k] == b[k]).all() for k in a) and a.keys() == b.keys()
+    assert repr(load_state(mine)["allocator"]) == repr(load_state(theirs)["allocator"])
+
+
+def test_sigterm_finishes_the_step_and_a_new_attempt_goes_on(run_dir):
+    configure(run_dir, budget={"steps": 10_000})
+    process = start(run_dir)
+    wait_for_step(run_dir, 3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    found = events(run_dir)
+    stopped = found[-1]
+    assert stopped.outcome == "stopped" and stopped.step == of(StepFinished, found)[-1].step
+    assert checkpoints(run_dir)[-1][0] == stopped.step
+    configure(run_dir, budget={"steps": stopped.step + 1})
+    code, output, again = run(run_dir, 2)
+    assert code == 0, output
+    assert of(AttemptStarted, again)[0].from_step == stopped.step and of(AttemptStarted, again)[0].lost.rollouts == 0
+    assert [e.step for e in of(StepFinished, again)] == [stopped.step + 1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [
+        ({"rollouts": 200}, "rollout budget: "),
+        ({"tokens": 1500}, "token budget: "),
+        ({"wall_clock_s": 0.01}, "time budget: "),
+    ],
+)
+def test_budgets_are_hard(run_dir, budget, reason):
+    configure(run_dir, budget={"steps": 50, **budget})
+    code, output, found = run(run_dir)
+    assert code == 0, output
+    assert found[-1].outcome == "succeeded" and found[-1].reason.startswith(reason)
+    steps = of(StepFinished, found)
+    assert len(steps) < 50
+    assert steps[-1].rollouts <= budget.get("rollouts", 10**9) and steps[-1].tokens <= budget.get("tokens", 10**9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": {"path": "nowhere"}}, "nowhere"),
+        ({"data": {"train": "none.jsonl", "eval": BUNDLED + "prompts.eval.jsonl"}}, "data.train: no such file"),
+        ({"update": {"lrr": 1}}, "update.lrr: unknown field 'lrr'"),
+    ],
+)
+def test_a_run_that_cannot_start_says_why(run_dir, changes, reason):
+    configure(run_dir, **changes)
+    code, _, found = run(run_dir)
+    assert code == 1 and found[-1].outcome == "failed" and reason in found[-1].reason
+    assert not (run_dir / "checkpoints").exists()
+
+
+def test_resuming_with_other_settings_or_prompts_is_refused(run_dir):
+    configure(run_dir, budget={"steps": 2})
+    assert run(run_dir)[0] == 0
+    configure(run_dir, budget={"steps": 4}, method={"name": "grpo", "n": 4})
+    code, _, found = run(run_dir, 2)
+    assert code == 1 and "name was 'pilot_commit', is now 'grpo'" in found[-1].reason
+    configure(run_dir, budget={"steps": 4})
+    train = run_dir.parent / "train.jsonl"
+    train.write_text("".join(train.read_text().splitlines(keepends=True)[:100]))
+    code, _, found = run(run_dir, 3)
+    assert code == 1 and "the training prompts have changed" in found[-1].reason
