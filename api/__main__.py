@@ -15,9 +15,7 @@ from db import DatabaseUnavailable
 def main() -> int:
     """Serves until SIGTERM or Ctrl-C. Returns 1 with a message when it cannot start."""
     parser = argparse.ArgumentParser(prog="python -m api", description="Serve the Pilot-Commit API.")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
-    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=8000)
     given = parser.parse_args()
     try:

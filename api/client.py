@@ -52,8 +52,7 @@ class ApiUnreachable(Exception):
         self.url = url
         self.why = why
         super().__init__(
-            f"The API at {url} cannot be reached: {why}. "
-            "Start the platform with `pilot up`, or check the address."
+            f"The API at {url} cannot be reached: {why}. Start the platform with `pilot up`, or check the address."
         )
 
 
@@ -63,9 +62,7 @@ class Client:
     timeout: seconds to wait for each answer. transport: replaces the network, for tests.
     """
 
-    def __init__(
-        self, base_url: str, timeout: float = 10, transport: httpx.BaseTransport | None = None
-    ) -> None:
+    def __init__(self, base_url: str, timeout: float = 10, transport: httpx.BaseTransport | None = None) -> None:
         self.base_url = base_url.rstrip("/")
         try:
             url = httpx.URL(self.base_url)
@@ -95,9 +92,7 @@ class Client:
 
     def list_runs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> RunPage:
         """Newest first; `cursor` is the `next_cursor` of the page before."""
-        return self._call(
-            RunPage, "GET", "/api/v1/runs", params={"state": state, "limit": limit, "cursor": cursor}
-        )
+        return self._call(RunPage, "GET", "/api/v1/runs", params={"state": state, "limit": limit, "cursor": cursor})
 
     def get_run(self, run_id: uuid.UUID | str) -> RunDetail:
         return self._call(RunDetail, "GET", _run(run_id))

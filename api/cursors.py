@@ -44,9 +44,7 @@ def decode(kind: type[_Cursor], text: str, **question: str | None) -> _Cursor:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         cursor = kind.model_validate_json(raw)
     except (ValidationError, ValueError, binascii.Error):
-        raise _refused(
-            text, "this is not a next_cursor of a page of this list; leave it out to begin again"
-        ) from None
+        raise _refused(text, "this is not a next_cursor of a page of this list; leave it out to begin again") from None
     for name, value in question.items():
         if getattr(cursor, name) != value:
             raise _refused(

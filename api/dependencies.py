@@ -20,12 +20,8 @@ def _no_nul(text: str) -> str:
 
 
 CleanText = Annotated[str, AfterValidator(_no_nul)]
-RunId = Annotated[
-    uuid.UUID, Path(description="The run's id.", examples=["0b9f4a52-6f0e-4b5d-9c1d-3a2f6f1e8d70"])
-]
-PromptId = Annotated[
-    CleanText, Path(description="The prompt's id.", max_length=200, examples=["5f2b8c0de1a94773"])
-]
+RunId = Annotated[uuid.UUID, Path(description="The run's id.", examples=["0b9f4a52-6f0e-4b5d-9c1d-3a2f6f1e8d70"])]
+PromptId = Annotated[CleanText, Path(description="The prompt's id.", max_length=200, examples=["5f2b8c0de1a94773"])]
 
 
 def _reading(request: Request) -> Iterator[Session]:

@@ -60,8 +60,7 @@ class Guard:
         """Reads the whole body, so that one that is too large never reaches a route, however it is sent."""
         too_large = ApiProblem(
             "body-too-large",
-            f"At most {self.body_limit // 1024} KiB are accepted. "
-            "A config names its data; it does not contain it.",
+            f"At most {self.body_limit // 1024} KiB are accepted. A config names its data; it does not contain it.",
             headers={"Connection": "close"},
         )
         declared = headers.get("content-length", "0")

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from api.examples import ANSWERS
 from api.problems import KINDS, MEDIA_TYPE
 from api.schemas import Problem
 
@@ -31,9 +32,7 @@ def _example(kind: str) -> dict[str, Any]:
     example: dict[str, Any] = {"type": f"/problems/{kind}", "title": title, "status": status, "errors": []}
     example |= {"detail": "What went wrong and what to do.", "instance": "/api/v1/runs"}
     if kind == "invalid-config":
-        message = (
-            "p_lower=0.9 is above p_upper=0.75: no prompt could ever be committed; give p_lower <= p_upper"
-        )
+        message = "p_lower=0.9 is above p_upper=0.75: no prompt could ever be committed; give p_lower <= p_upper"
         example["errors"] = [{"field": "method", "value": "{'p_lower': 0.9}", "message": message}]
     if kind == "invalid-request":
         message = "Input should be less than or equal to 200"
@@ -63,6 +62,9 @@ def complete(app: FastAPI) -> None:
                 schemas.pop(unused, None)
             for path, operations in document["paths"].items():
                 for method, operation in operations.items():
+                    for status, response in operation["responses"].items():
+                        if status < "400":
+                            response["content"]["application/json"]["example"] = ANSWERS[operation["operationId"]]
                     kinds = [*_EVERYWHERE, *(_WITH_DATABASE if "/runs" in path else ())]
                     kinds += ["foreign-origin"] if method == "post" else []
                     for status, response in problems(*kinds).items():

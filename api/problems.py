@@ -102,8 +102,12 @@ class ApiProblem(Exception):
 async def answer(request: Request, error: Exception) -> Response:
     """The one handler. Details of an unexpected error go to the log, not over the wire."""
     problem = problem_of(error)
-    if KINDS[problem.kind][0] >= 500:
-        _log.error("%s %s: %s", request.method, request.url.path, problem.kind, exc_info=error)
+    where = f"{request.method} {request.url.path}"
+    if problem.kind != "internal-error":
+        if KINDS[problem.kind][0] >= 500:
+            _log.warning("%s: %s", where, problem.detail)
+    elif isinstance(error, HANDLED):  # the server logs the others itself
+        _log.error("%s failed", where, exc_info=error)
     return problem.response(request.url.path)
 
 
@@ -112,17 +116,13 @@ def problem_of(error: Exception) -> ApiProblem:
         case ApiProblem():
             return error
         case ConfigProblems(problems=problems):
-            return ApiProblem(
-                "invalid-config", f"{_number(problems)} not accepted; see errors.", errors=problems
-            )
+            return ApiProblem("invalid-config", f"{_number(problems)} not accepted; see errors.", errors=problems)
         case RequestValidationError():
             return _invalid(error)
         case RunNotFound():
             return ApiProblem("run-not-found", f"{_sentence(error)} GET /api/v1/runs lists the runs.")
         case PromptNotFound():
-            return ApiProblem(
-                "prompt-not-found", f"{_sentence(error)} GET /api/v1/runs/{{run_id}}/prompts lists them."
-            )
+            return ApiProblem("prompt-not-found", f"{_sentence(error)} GET /api/v1/runs/{{run_id}}/prompts lists them.")
         case WrongState():
             return ApiProblem("wrong-state", _sentence(error))
         case DatabaseUnavailable():
@@ -154,9 +154,7 @@ def _database(error: SQLAlchemyError) -> ApiProblem:
 
 
 def _unexpected() -> ApiProblem:
-    return ApiProblem(
-        "internal-error", "This is a fault of the API, not of the request; its log has the details."
-    )
+    return ApiProblem("internal-error", "This is a fault of the API, not of the request; its log has the details.")
 
 
 def _http(error: HTTPException) -> ApiProblem:

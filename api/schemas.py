@@ -94,6 +94,7 @@ class AttemptOut(BaseModel):
     reason: str | None
     exit_code: int | None
     last_seq: int
+    saved_step: int | None = Field(None, description="Step of its newest checkpoint.")
 
 
 class RunPage(BaseModel):
@@ -189,9 +190,20 @@ class Visit(BaseModel):
     bucket: str
 
 
+class Move(BaseModel):
+    """A change of bucket as `step` began, without a visit: the prompt's pilots had grown too old."""
+
+    step: int
+    attempt: int
+    bucket: str
+
+
 class PromptHistory(BaseModel):
+    """Visits in the order in which they happened. A move of a step comes before the step's visits."""
+
     prompt: PromptRow
     visits: list[Visit]
+    moves: list[Move] = []
 
 
 class Preset(BaseModel):

@@ -1,7 +1,7 @@
 """Runs as the API sees them: create, list, look up, ask for a stop, put back into the queue.
 
-Nothing here commits; whoever opened the session does. State changes lock the run's row first, so that a stop and
-a worker's claim of the same run happen one after the other.
+Nothing here commits; whoever opened the session does. State changes lock the run's row first, so that a stop
+and a worker's claim of the same run happen one after the other.
 """
 
 from __future__ import annotations

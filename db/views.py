@@ -13,7 +13,17 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import ColumnElement, Float, Integer, Select, and_, func, literal, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from db.models import BUCKETS, Evaluation, LedgerEntry, Prompt, PromptState, PromptVisit, Run, StepMetrics
+from db.models import (
+    BUCKETS,
+    Evaluation,
+    LedgerEntry,
+    Prompt,
+    PromptMove,
+    PromptState,
+    PromptVisit,
+    Run,
+    StepMetrics,
+)
 from db.runs import RunNotFound, get
 
 SortKey = Literal["visits", "rollouts", "success_rate", "step"]
@@ -64,9 +74,13 @@ class Prompts(NamedTuple):
     after: PromptCursor | None
 
 
-def metrics(
-    session: Session, run_id: uuid.UUID, from_step: int
-) -> tuple[Sequence[StepMetrics], Sequence[Evaluation]]:
+class History(NamedTuple):
+    prompt: PromptStanding
+    visits: Sequence[PromptVisit]
+    moves: Sequence[PromptMove]
+
+
+def metrics(session: Session, run_id: uuid.UUID, from_step: int) -> tuple[Sequence[StepMetrics], Sequence[Evaluation]]:
     """Steps and evaluations from `from_step` on, in order."""
     get(session, run_id)
     steps = session.scalars(
@@ -75,9 +89,7 @@ def metrics(
         .order_by(StepMetrics.step)
     ).all()
     evaluations = session.scalars(
-        select(Evaluation)
-        .where(Evaluation.run_id == run_id, Evaluation.step >= from_step)
-        .order_by(Evaluation.step)
+        select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.step >= from_step).order_by(Evaluation.step)
     ).all()
     return steps, evaluations
 
@@ -90,7 +102,7 @@ def buckets(session: Session, run_id: uuid.UUID, from_step: int) -> tuple[Bucket
         .where(StepMetrics.run_id == run_id, StepMetrics.step >= from_step)
         .order_by(StepMetrics.step)
     )
-    return _counts(run.step, run.buckets), [_counts(step, counts) for step, counts in rows]
+    return bucket_counts(run.step, run.buckets), [bucket_counts(step, counts) for step, counts in rows]
 
 
 def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]]:
@@ -113,9 +125,7 @@ def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]
     if not rows:
         raise RunNotFound(run_id)
     sampled = Spend(rows[0][0], rows[0][1])
-    return sampled, {
-        fate: Spend(rollouts, tokens) for _, _, fate, rollouts, tokens in rows if fate is not None
-    }
+    return sampled, {fate: Spend(rollouts, tokens) for _, _, fate, rollouts, tokens in rows if fate is not None}
 
 
 def prompts(
@@ -131,9 +141,9 @@ def prompts(
 ) -> Prompts:
     """One page of a run's training prompts, the untouched ones included, and how many match in all.
 
-    search: part of the prompt's text in any case, a whole id, or a whole tag. Prompts without a value to sort by
-    come last in both directions; equal values are in the order of ids. A prompt whose own value changes between
-    two pages may move across the border; no other one is lost or repeated.
+    search: part of the prompt's text in any case, a whole id, or a whole tag. Prompts without a value to sort
+    by come last in both directions; equal values are in the order of ids. A prompt whose own value changes
+    between two pages may move across the border; no other one is lost or repeated.
     """
     run = get(session, run_id)
     if run.dataset_id is None:  # the trainer has not read its prompts yet
@@ -165,10 +175,8 @@ def prompts(
     return Prompts([PromptStanding(*row[:-1]) for row in rows], total, last)
 
 
-def prompt_history(
-    session: Session, run_id: uuid.UUID, prompt_id: str
-) -> tuple[PromptStanding, Sequence[PromptVisit]]:
-    """A prompt and its visits in the order in which they happened. Raises PromptNotFound."""
+def prompt_history(session: Session, run_id: uuid.UUID, prompt_id: str) -> History:
+    """A prompt, its visits and its moves, each in the order in which they happened. Raises PromptNotFound."""
     run = get(session, run_id)
     row = session.execute(_standings(run).where(Prompt.id == prompt_id)).one_or_none()
     if row is None:
@@ -176,16 +184,20 @@ def prompt_history(
     visits = session.scalars(
         select(PromptVisit)
         .where(PromptVisit.run_id == run_id, PromptVisit.prompt_id == prompt_id)
-        # A prompt can be piloted and committed in one step, in this order, which is not the alphabet's.
-        .order_by(PromptVisit.step, (PromptVisit.stage == "commit"), PromptVisit.stage)
+        .order_by(PromptVisit.step, PromptVisit.position)
     ).all()
-    return PromptStanding(*row), visits
+    moves = session.scalars(
+        select(PromptMove)
+        .where(PromptMove.run_id == run_id, PromptMove.prompt_id == prompt_id)
+        .order_by(PromptMove.step)
+    ).all()
+    return History(PromptStanding(*row), visits, moves)
 
 
 _bucket = func.coalesce(PromptState.bucket, "unseen")
 
 
-def _standings(run: Run) -> Select[Any]:
+def _standings(run: Run) -> Select[*tuple[Any, ...]]:
     """The data set's prompts with their state in this run, in the fields' order of PromptStanding."""
     return (
         select(
@@ -206,7 +218,7 @@ def _standings(run: Run) -> Select[Any]:
 
 
 def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:
-    """A value for every prompt, so that pages can go on after it; what has none counts as beyond the last one."""
+    """A value for every prompt, so that pages can go on after it; none counts as beyond the last."""
     beyond = -1 if descending else 2**31 - 1
     match sort:
         case "visits":
@@ -219,5 +231,5 @@ def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:
             return func.coalesce(PromptState.success_rate, float(beyond), type_=Float())
 
 
-def _counts(step: int, counts: dict[str, Any]) -> BucketCounts:
+def bucket_counts(step: int, counts: dict[str, Any]) -> BucketCounts:
     return BucketCounts(step, {bucket: int(counts.get(bucket, 0)) for bucket in BUCKETS})

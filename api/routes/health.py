@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import redis
+from fastapi import APIRouter, Request
 
 from api.dependencies import Reading
 from api.openapi import problems
@@ -10,9 +11,10 @@ from api.problems import ApiProblem, problem_of
 from api.schemas import Health
 from db import DatabaseUnavailable, SchemaMismatch
 from db.ready import check_ready
-from worker import queue
 
 router = APIRouter(tags=["health"])
+
+_TIMEOUT_S = 3.0
 
 
 @router.get("/healthz", operation_id="get_health")
@@ -22,23 +24,26 @@ def get_health() -> Health:
 
 
 @router.get("/readyz", operation_id="get_readiness", responses=problems("not-ready"))
-def get_readiness(session: Reading) -> Health:
+def get_readiness(request: Request, session: Reading) -> Health:
     """Looks at the database, its schema and the broker. 503 tells which of them failed and what to do."""
-    checks = {"database": "ok", "migrations": "ok", "broker": "ok"}
+    checks = {"database": "ok", "migrations": "ok", "broker": _broker(request.app.state.settings.redis_url)}
     try:
         check_ready(session)
     except SchemaMismatch as error:
         checks["migrations"] = str(error)
-    except Exception as error:  # whatever is wrong with the database, the broker is still looked at
-        checks["database"] = (
-            str(error) if isinstance(error, DatabaseUnavailable) else problem_of(error).detail
-        )
+    except Exception as error:  # whatever is wrong with the database, the answer tells of the others, too
+        checks["database"] = str(error) if isinstance(error, DatabaseUnavailable) else problem_of(error).detail
         checks["migrations"] = "unknown while the database cannot be used"
-    try:
-        queue.ping()
-    except queue.BrokerUnavailable as error:
-        checks["broker"] = str(error)
     failed = [name for name, found in checks.items() if found != "ok"]
     if failed:
         raise ApiProblem("not-ready", f"Not ready: {', '.join(failed)}; see checks.", checks=checks)
     return Health(status="ok", checks=checks)
+
+
+def _broker(url: str) -> str:
+    try:
+        with redis.Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S) as client:
+            client.ping()
+    except (redis.RedisError, OSError, ValueError) as error:
+        return f"The broker does not answer: {error}. Check that it runs and that REDIS_URL is right."
+    return "ok"

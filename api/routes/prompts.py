@@ -11,7 +11,7 @@ from api import cursors
 from api.answers import prompt_row
 from api.dependencies import CleanText, PromptId, Reading, RunId
 from api.openapi import problems
-from api.schemas import Bucket, PromptHistory, PromptPage, PromptSort, Visit
+from api.schemas import Bucket, Move, PromptHistory, PromptPage, PromptSort, Visit
 from db import views
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}/prompts", tags=["prompts"])
@@ -60,9 +60,7 @@ def list_prompts(run_id: RunId, query: Annotated[PromptsQuery, Query()], session
             id=found.after.id,
         )
         next_cursor = cursors.encode(at)
-    return PromptPage(
-        prompts=[prompt_row(row) for row in found.rows], total=found.total, next_cursor=next_cursor
-    )
+    return PromptPage(prompts=[prompt_row(row) for row in found.rows], total=found.total, next_cursor=next_cursor)
 
 
 @router.get(
@@ -72,8 +70,9 @@ def list_prompts(run_id: RunId, query: Annotated[PromptsQuery, Query()], session
 )
 def get_prompt(run_id: RunId, prompt_id: PromptId, session: Reading) -> PromptHistory:
     """One prompt and all its visits in the order in which they happened."""
-    standing, visits = views.prompt_history(session, run_id, prompt_id)
+    history = views.prompt_history(session, run_id, prompt_id)
     return PromptHistory(
-        prompt=prompt_row(standing),
-        visits=[Visit.model_validate(visit, from_attributes=True) for visit in visits],
+        prompt=prompt_row(history.prompt),
+        visits=[Visit.model_validate(visit, from_attributes=True) for visit in history.visits],
+        moves=[Move.model_validate(move, from_attributes=True) for move in history.moves],
     )

@@ -1,0 +1,139 @@
+"""Examples of answers for the OpenAPI document, by operation. Tests hold them to the schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from api.schemas import RunCreate
+from db.models import BUCKETS, FATES
+
+_RUN = "0b9f4a52-6f0e-4b5d-9c1d-3a2f6f1e8d70"
+_CONFIG: dict[str, Any] = RunCreate.model_json_schema()["properties"]["config"]["examples"][0]
+_COUNTS = dict(zip(BUCKETS, (120, 14, 31, 52, 9, 30), strict=True))
+
+_SUMMARY: dict[str, Any] = {
+    "id": _RUN,
+    "name": "first run",
+    "state": "running",
+    "reason": None,
+    "method": "pilot_commit",
+    "model": "pipeline/bundled/policy",
+    "created_at": "2026-01-05T09:30:00Z",
+    "started_at": "2026-01-05T09:30:02Z",
+    "finished_at": None,
+    "attempt": 1,
+    "step": 12,
+    "steps_budget": 40,
+    "rollouts": 5120,
+    "rollouts_budget": None,
+    "tokens": 81920,
+    "first_accuracy": 0.41,
+    "accuracy": 0.47,
+    "best_accuracy": 0.47,
+    "buckets": _COUNTS,
+}
+_ATTEMPT: dict[str, Any] = {
+    "attempt": 1,
+    "host": "node-7",
+    "from_step": 0,
+    "started_at": "2026-01-05T09:30:02Z",
+    "finished_at": None,
+    "outcome": None,
+    "reason": None,
+    "exit_code": None,
+    "last_seq": 15,
+    "saved_step": 10,
+}
+_DETAIL = _SUMMARY | {
+    "config": _CONFIG,
+    "config_digest": "5a0c1f9be27d4e36",
+    "dataset_id": "c2a4f1e09b7d3356",
+    "stop_requested_at": None,
+    "eval_rollouts": 768,
+    "eval_tokens": 12288,
+    "attempts": [_ATTEMPT],
+}
+_QUEUED = _DETAIL | {"state": "queued", "started_at": None, "attempt": 0, "attempts": [], "dataset_id": None}
+_QUEUED |= dict.fromkeys(("step", "rollouts", "tokens", "eval_rollouts", "eval_tokens"), 0)
+_QUEUED |= {"first_accuracy": None, "accuracy": None, "best_accuracy": None, "buckets": dict.fromkeys(BUCKETS, 0)}
+_PROMPT: dict[str, Any] = {
+    "id": "5f2b8c0de1a94773",
+    "text": "17+25=",
+    "answer": "42",
+    "tags": ["addition"],
+    "bucket": "committed",
+    "success_rate": 0.375,
+    "visits": 2,
+    "rollouts": 32,
+    "tokens": 512,
+    "step": 12,
+}
+_VISIT: dict[str, Any] = {
+    "step": 12,
+    "stage": "pilot",
+    "attempt": 1,
+    "n": 8,
+    "n_failed": 0,
+    "success_rate": 0.375,
+    "reward_variance": 0.234375,
+    "tokens": 128,
+    "bucket": "ready",
+}
+_METRICS = {"success_rate": 0.44, "reward_variance": 0.21, "loss": 0.012, "grad_norm": 0.8, "age_mean": None}
+
+ANSWERS: dict[str, Any] = {
+    "create_run": _QUEUED,
+    "list_runs": {"runs": [_SUMMARY], "next_cursor": None},
+    "get_run": _DETAIL,
+    "stop_run": _DETAIL | {"state": "stopping", "stop_requested_at": "2026-01-05T09:41:00Z"},
+    "resume_run": _DETAIL | {"state": "queued"},
+    "get_metrics": {
+        "steps": [
+            {
+                "step": 12,
+                "attempt": 1,
+                "epoch": 0,
+                "rollouts": 5120,
+                "tokens": 81920,
+                "metrics": _METRICS,
+                "finished_at": "2026-01-05T09:40:10Z",
+            }
+        ],
+        "evaluations": [
+            {
+                "step": 10,
+                "greedy_accuracy": 0.52,
+                "sampled_accuracy": 0.47,
+                "stderr": 0.02,
+                "samples": 4,
+                "n_prompts": 192,
+                "rollouts_spent": 4300,
+                "seconds": 3.1,
+                "finished_at": "2026-01-05T09:39:02Z",
+            }
+        ],
+    },
+    "get_buckets": {"step": 12, "counts": _COUNTS, "history": [{"step": 12, "counts": _COUNTS}]},
+    "get_ledger": {
+        "sampled": {"fate": "sampled", "rollouts": 5120, "tokens": 81920},
+        "fates": [
+            {"fate": fate, "rollouts": rollouts, "tokens": 16 * rollouts}
+            for fate, rollouts in zip(FATES, (128, 3200, 640, 900, 200, 0, 40, 0, 12, 0), strict=True)
+        ],
+    },
+    "list_prompts": {"prompts": [_PROMPT], "total": 1, "next_cursor": None},
+    "get_prompt": {
+        "prompt": _PROMPT,
+        "visits": [_VISIT, _VISIT | {"stage": "commit", "n": 24, "tokens": 384, "bucket": "committed"}],
+        "moves": [{"step": 9, "attempt": 1, "bucket": "unseen"}],
+    },
+    "get_config_schema": {"title": "RunConfig", "type": "object", "required": ["model", "data"]},
+    "validate_config": {
+        "valid": False,
+        "config": None,
+        "problems": [{"field": "seed", "value": -1, "message": "Input should be greater than or equal to 0"}],
+    },
+    "list_presets": [{"name": "demo", "title": "Demo", "description": "A few minutes on a CPU.", "config": _CONFIG}],
+    "get_health": {"status": "ok", "checks": {"api": "ok"}},
+    "get_readiness": {"status": "ok", "checks": {"database": "ok", "migrations": "ok", "broker": "ok"}},
+}

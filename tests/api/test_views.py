@@ -1,0 +1,214 @@
+"""What a run did: metrics, buckets, ledger, prompts, one prompt's history."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
+
+from db import models
+from tests.api.rows import add, add_prompts, add_run, state, step
+
+
+def visit(run: models.Run, number: int, stage: str, **columns: Any) -> models.PromptVisit:
+    given = {"prompt_id": "p000", "attempt": 1, "n": 4, "n_failed": 0, "success_rate": 0.5} | columns
+    given = {"reward_variance": 0.25, "tokens": 40, "bucket": "ready"} | given
+    return models.PromptVisit(run_id=run.id, step=number, stage=stage, **given)
+
+
+def evaluation(run: models.Run, number: int) -> models.Evaluation:
+    return models.Evaluation(
+        run_id=run.id, step=number, attempt=1, greedy_accuracy=0.5, sampled_accuracy=0.25, stderr=0.01, samples=4,
+        n_prompts=9, rollouts_spent=10 * number, eval_rollouts=36, eval_tokens=360, seconds=1.5,
+        finished_at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+    )  # fmt: skip
+
+
+def test_metrics_are_in_order_from_the_asked_step_on(api: TestClient, engine: sa.Engine) -> None:
+    run, other = add_run(engine), add_run(engine)
+    add(engine, *[step(run, n) for n in (3, 1, 2)], step(other, 5), evaluation(run, 2), evaluation(run, 0))
+    everything = api.get(f"/api/v1/runs/{run.id}/metrics").json()
+    assert [s["step"] for s in everything["steps"]] == [1, 2, 3]
+    assert [e["step"] for e in everything["evaluations"]] == [0, 2]
+    assert everything["steps"][0]["metrics"] == {"loss": 0.5, "grad_norm": None}
+    assert everything["evaluations"][1]["rollouts_spent"] == 20
+    later = api.get(f"/api/v1/runs/{run.id}/metrics?from_step=2").json()
+    assert [s["step"] for s in later["steps"]] == [2, 3]
+    assert [e["step"] for e in later["evaluations"]] == [2]
+
+
+def test_buckets_now_and_after_every_step(api: TestClient, engine: sa.Engine) -> None:
+    run = add_run(engine, step=2, buckets={"unseen": 7, "ready": 2})
+    add(engine, step(run, 1), step(run, 2))
+    body = api.get(f"/api/v1/runs/{run.id}/buckets").json()
+    assert (body["step"], set(body["counts"])) == (2, set(models.BUCKETS))
+    assert (body["counts"]["unseen"], body["counts"]["ready"], body["counts"]["evicted"]) == (7, 2, 0)
+    assert [(h["step"], h["counts"]["unseen"]) for h in body["history"]] == [(1, 8), (2, 7)]
+    assert [h["step"] for h in api.get(f"/api/v1/runs/{run.id}/buckets?from_step=2").json()["history"]] == [2]
+
+
+def test_the_ledger_sums_steps_and_attempts_per_fate(api: TestClient, engine: sa.Engine) -> None:
+    run, other = add_run(engine, rollouts=90, tokens=900), add_run(engine)
+
+    def entry(of: models.Run, attempt: int, number: int, fate: str, rollouts: int) -> models.LedgerEntry:
+        return models.LedgerEntry(
+            run_id=of.id, attempt=attempt, step=number, fate=fate, rollouts=rollouts, tokens=10 * rollouts
+        )
+
+    add(
+        engine,
+        entry(run, 1, 1, "buffered", 40), entry(run, 1, 2, "buffered", -10), entry(run, 1, 1, "trained", 20),
+        entry(run, 2, 2, "trained", 30), entry(run, 2, 2, "lost", 10), entry(other, 1, 1, "trained", 999),
+    )  # fmt: skip
+    body = api.get(f"/api/v1/runs/{run.id}/ledger").json()
+    assert body["sampled"] == {"fate": "sampled", "rollouts": 90, "tokens": 900}
+    fates = {f["fate"]: f["rollouts"] for f in body["fates"]}
+    assert list(fates) == list(models.FATES)
+    assert (fates["buffered"], fates["trained"], fates["lost"], fates["stale"]) == (30, 50, 10, 0)
+    assert sum(fates.values()) == body["sampled"]["rollouts"]
+
+
+def test_a_run_that_sampled_nothing_has_a_ledger_of_zeros(api: TestClient, engine: sa.Engine) -> None:
+    body = api.get(f"/api/v1/runs/{add_run(engine).id}/ledger").json()
+    assert body["sampled"]["rollouts"] == 0
+    assert {f["rollouts"] for f in body["fates"]} == {0}
+
+
+@pytest.fixture
+def run(engine: sa.Engine) -> models.Run:
+    """12 prompts, of which p000 to p005 were touched; another run touched all of them."""
+    dataset = add_prompts(engine, 12)
+    run, other = add_run(engine, dataset_id=dataset), add_run(engine, dataset_id=dataset)
+    rates = [0.0, 0.25, 0.25, 0.5, 1.0, None]
+    buckets = ["deferred", "ready", "committed", "ready", "evicted", "deferred"]
+    for i, (rate, bucket) in enumerate(zip(rates, buckets, strict=True)):
+        columns = {"success_rate": rate, "bucket": bucket, "visits": 1 + i % 3, "rollouts": 8 * i, "step": 9 - i}
+        add(engine, state(run, f"p{i:03}", **columns))
+    add(engine, *[state(other, f"p{i:03}", bucket="skipped", visits=99) for i in range(12)])
+    return run
+
+
+def prompts(api: TestClient, run: models.Run, **params: Any) -> list[dict[str, Any]]:
+    """All pages in one."""
+    rows: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        given = params | ({"cursor": cursor} if cursor else {})
+        response = api.get(f"/api/v1/runs/{run.id}/prompts", params=given)
+        assert response.status_code == 200, response.text
+        rows += response.json()["prompts"]
+        cursor = response.json()["next_cursor"]
+        if cursor is None:
+            assert response.json()["total"] == len(rows)
+            return rows
+
+
+def test_prompts_without_a_visit_are_unseen(api: TestClient, run: models.Run) -> None:
+    rows = {row["id"]: row for row in prompts(api, run)}
+    assert len(rows) == 12
+    assert rows["p011"] == {
+        "id": "p011", "text": "What is 11?", "answer": "11", "tags": ["mod2"], "bucket": "unseen",
+        "success_rate": None, "visits": 0, "rollouts": 0, "tokens": 0, "step": None,
+    }  # fmt: skip
+    assert (rows["p003"]["bucket"], rows["p003"]["success_rate"], rows["p003"]["step"]) == ("ready", 0.5, 6)
+
+
+@pytest.mark.parametrize("limit", [1, 5, 12, 500])
+@pytest.mark.parametrize("key", ["visits", "rollouts", "success_rate", "step"])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_every_sort_pages_without_loss_or_repetition(
+    api: TestClient, run: models.Run, key: str, sign: str, limit: int
+) -> None:
+    rows = prompts(api, run, sort=sign + key, limit=limit)
+    assert len({row["id"] for row in rows}) == len(rows) == 12
+    values = [row[key] for row in rows]
+    known = [value for value in values if value is not None]
+    assert known == sorted(known, reverse=sign == "-")
+    assert values[: len(known)] == known, "prompts without a value come last"
+
+
+def test_pages_hold_while_the_trainer_goes_on(api: TestClient, engine: sa.Engine, run: models.Run) -> None:
+    """Prompts that do not change themselves are each seen once, while others get their first visit."""
+    seen: list[str] = []
+    cursor: str | None = None
+    fresh = iter(range(6, 12))
+    while True:
+        params = {"sort": "-visits", "limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = api.get(f"/api/v1/runs/{run.id}/prompts", params=params).json()
+        seen += [row["id"] for row in page["prompts"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+        if (i := next(fresh, None)) is not None and i > 8:
+            add(engine, state(run, f"p{i:03}", visits=50))
+    unchanged = [f"p{i:03}" for i in range(9)]
+    assert sorted(i for i in seen if i in unchanged) == unchanged
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"bucket": "ready"}, ["p001", "p003"]),
+        ({"bucket": "unseen"}, [f"p{i:03}" for i in range(6, 12)]),
+        ({"bucket": "skipped"}, []),
+        ({"search": "is 1"}, ["p001", "p010", "p011"]),
+        ({"search": "IS 1?"}, ["p001"]),
+        ({"search": "%"}, []),
+        ({"search": "_"}, []),
+        ({"search": "\\"}, []),
+        ({"search": ""}, [f"p{i:03}" for i in range(12)]),
+        ({"search": "p004"}, ["p004"]),
+        ({"search": "mod1", "bucket": "unseen"}, ["p007", "p010"]),
+    ],
+)
+def test_filters(api: TestClient, run: models.Run, params: dict[str, str], expected: list[str]) -> None:
+    assert sorted(row["id"] for row in prompts(api, run, limit=2, **params)) == expected
+
+
+def test_a_cursor_belongs_to_its_question(api: TestClient, run: models.Run) -> None:
+    address = f"/api/v1/runs/{run.id}/prompts"
+    cursor = api.get(address, params={"limit": 2}).json()["next_cursor"]
+    for other in ({"sort": "visits"}, {"bucket": "ready"}, {"search": "is"}):
+        response = api.get(address, params=other | {"cursor": cursor})
+        assert response.status_code == 422
+        assert response.json()["errors"][0]["field"] == "query.cursor"
+
+
+def test_a_run_whose_prompts_were_not_read_yet_has_an_empty_page(api: TestClient, engine: sa.Engine) -> None:
+    body = api.get(f"/api/v1/runs/{add_run(engine).id}/prompts").json()
+    assert body == {"prompts": [], "total": 0, "next_cursor": None}
+
+
+def test_a_prompt_tells_its_visits_in_order(api: TestClient, engine: sa.Engine, run: models.Run) -> None:
+    move = models.PromptMove(run_id=run.id, step=3, prompt_id="p000", attempt=1, bucket="unseen")
+    failed = {"n_failed": 4, "success_rate": None, "reward_variance": None}
+    add(
+        engine,
+        visit(run, 4, "commit", position=7, n=12, bucket="committed"),
+        visit(run, 4, "pilot", position=5),
+        visit(run, 4, "a stage", position=6),
+        visit(run, 2, "pilot", position=9, **failed),
+        visit(run, 3, "pilot", position=0, prompt_id="p001"),
+        move,
+    )
+    body = api.get(f"/api/v1/runs/{run.id}/prompts/p000").json()
+    assert body["prompt"]["id"] == "p000"
+    stages = [(v["step"], v["stage"]) for v in body["visits"]]
+    assert stages == [(2, "pilot"), (4, "pilot"), (4, "a stage"), (4, "commit")]
+    assert (body["visits"][0]["success_rate"], body["visits"][0]["n_failed"]) == (None, 4)
+    assert body["moves"] == [{"step": 3, "attempt": 1, "bucket": "unseen"}]
+
+
+def test_a_prompt_of_another_data_set_is_not_found(api: TestClient, engine: sa.Engine, run: models.Run) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(models.Dataset(id="d1", name="other"))
+        session.flush()
+        session.add(models.Prompt(dataset_id="d1", id="q", text="?", answer="!", tags=[]))
+    for prompt_id in ("q", "p999", "%00", "a%2Fb"):
+        response = api.get(f"/api/v1/runs/{run.id}/prompts/{prompt_id}")
+        assert response.status_code in (404, 422), prompt_id
+        assert response.headers["content-type"] == "application/problem+json"
