@@ -14,7 +14,8 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:  # `streamlit run` puts only this folder on the path
     sys.path.insert(0, str(HERE.parent))
 
-st.set_page_config(page_title="Pilot-Commit", page_icon=":material/target:", layout="wide")
+st.set_page_config(page_title="Pilot-Commit", page_icon=str(HERE / "icon.svg"), layout="wide")
+st.logo(str(HERE / "logo.svg"), size="large")
 st.html(HERE / "style.css")
 
 page = st.navigation(

@@ -22,7 +22,9 @@ def state_chip(state: str, stop_requested: bool = False) -> str:
 def bucket_chip(name: str) -> str:
     bucket = palette.BUCKETS.get(name)
     colour, meaning = (bucket.colour, bucket.meaning) if bucket else (palette.NEUTRAL, "")
-    return f'<span class="pc-chip pc-bucket" style="--c:{colour}" title="{escape(meaning)}"><i></i>{escape(name)}</span>'
+    return (
+        f'<span class="pc-chip pc-bucket" style="--c:{colour}" title="{escape(meaning)}"><i></i>{escape(name)}</span>'
+    )
 
 
 def bucket_bar(counts: dict[str, int]) -> str:
@@ -104,10 +106,10 @@ def health_strip(found: Sequence[Finding]) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), caption: str = "") -> None:
-    """Cells are HTML already. right: the columns that hold numbers."""
+    """Cells are HTML already. right: the columns that hold numbers. A long table scrolls by itself."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(f'<{tag}{" class=pc-num" if i in right else ""}>{c}</{tag}>' for i, c in enumerate(row))
+        return "".join(f"<{tag}{' class=pc-num' if i in right else ''}>{c}</{tag}>" for i, c in enumerate(row))
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     label = f' aria-label="{escape(caption)}"' if caption else ""
@@ -126,9 +128,11 @@ def ledger_table(ledger: Ledger | None) -> None:
     spent = {f.fate: f for f in ledger.fates if f.rollouts or f.tokens}
     known = [name for name in palette.FATES if name in spent] + [n for n in spent if n not in palette.FATES]
     rows = [_fate_row(spent[name], total) for name in known]
-    rows.append(["<b>sampled</b>", "", f"<b>{text.hover(total.rollouts)}</b>", "", f"<b>{text.hover(total.tokens)}</b>", ""])
+    rows.append(
+        ["<b>sampled</b>", f"<b>{text.hover(total.rollouts)}</b>", "", f"<b>{text.hover(total.tokens)}</b>", ""]
+    )
     st.html(_fate_bar([spent[n] for n in known], total.rollouts))
-    table(["fate", "", "rollouts", "", "tokens", ""], rows, right=(2, 3, 4, 5), caption="Spend by fate")
+    table(["fate", "rollouts", "", "tokens", ""], rows, right=(1, 2, 3, 4), caption="Spend by fate")
 
 
 def _fate_row(fate: FateCount, total: FateCount) -> list[str]:
@@ -136,8 +140,8 @@ def _fate_row(fate: FateCount, total: FateCount) -> list[str]:
     share = fate.rollouts / total.rollouts
     tokens = text.percent(fate.tokens / total.tokens, 0) if total.tokens else ""
     return [
-        f'<span class="pc-dot" style="--c:{known.colour}" title="{escape(known.meaning)}"><i></i>{escape(known.label)}</span>',
-        bar(share, known.colour),
+        f'<span class="pc-dot" style="--c:{known.colour}" title="{escape(known.meaning)}"><i></i>'
+        f"{escape(known.label)}</span>",
         text.hover(fate.rollouts),
         f'<span class="pc-faint">{text.percent(share, 0)}</span>',
         text.hover(fate.tokens),
@@ -156,7 +160,7 @@ def _fate_bar(fates: Sequence[FateCount], total: int) -> str:
 
 def prompt_line(row: PromptRow) -> str:
     return (
-        f'<div class="pc-prompt-line">{bucket_chip(row.bucket)}'
+        f'<div class="pc-prompt-line"><small>step {text.number(row.step)} · {text.hover(row.rollouts)} rollouts</small>'
         f'<span class="pc-rate">{bar(row.success_rate, palette.BUCKETS[row.bucket].colour)}'
         f"{text.percent(row.success_rate, 0)}</span></div>"
     )

@@ -18,6 +18,8 @@ from ui import palette
 
 MAX_POINTS = 300
 HEIGHT = 230
+SHORT = "abs(datum.value) < 10000 ? format(datum.value, ',') : format(datum.value, '~s')"
+STROKES = {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolOpacity": 1, "symbolSize": 220}
 _T = TypeVar("_T")
 Table = dict[str, list[Any]]
 
@@ -56,7 +58,7 @@ def _column(values: list[Any]) -> Any:
 
 
 def _x(title: str, field: str = "step") -> dict[str, Any]:
-    axis: dict[str, Any] = {"format": "~s", "tickMinStep": 1}
+    axis: dict[str, Any] = {"labelExpr": SHORT, "tickMinStep": 1}
     return {"field": field, "type": "quantitative", "title": title, "axis": axis, "scale": {"nice": False}}
 
 
@@ -79,7 +81,8 @@ def _crosshair(x: dict[str, Any], pivot: str, value: str, groupby: list[str], ti
             {
                 "name": "at",
                 "select": {
-                    "type": "point", "fields": [x["field"]], "nearest": True, "on": "pointermove", "clear": "pointerout",
+                    "type": "point", "fields": [x["field"]], "nearest": True,
+                    "on": "pointermove", "clear": "pointerout",
                 },
             }
         ],
@@ -113,7 +116,7 @@ def accuracy(evaluations: Sequence[EvaluationOut]) -> None:
     x = _x("training rollouts spent", "rollouts")
     y_axis = {"format": ".0%", "title": "held-out accuracy"}
     y = {"field": "accuracy", "type": "quantitative", "axis": y_axis, "scale": {"zero": False, "nice": True}}
-    colour = _colour("series", ACCURACY_SERIES)
+    colour = {**_colour("series", ACCURACY_SERIES), "legend": STROKES}
     spec = {
         "layer": [
             {
@@ -126,7 +129,7 @@ def accuracy(evaluations: Sequence[EvaluationOut]) -> None:
                 "encoding": {
                     "x": x, "y": y, "color": colour,
                     "strokeDash": {
-                        "field": "series", "type": "nominal", "legend": None,
+                        "field": "series", "type": "nominal", "legend": STROKES,
                         "scale": {"domain": list(ACCURACY_SERIES), "range": [[1, 0], [5, 4]]},
                     },
                 },
@@ -169,14 +172,14 @@ def buckets(history: Sequence[BucketsAt]) -> None:
     tips = [_tip("step", "after step", ",d"), *(_tip(name, name, ",d") for name in reversed(palette.STACK))]
     y = {
         "field": "prompts", "type": "quantitative", "title": "prompts", "stack": "zero",
-        "axis": {"format": "~s"}, "scale": {"nice": False},
+        "axis": {"labelExpr": SHORT}, "scale": {"nice": False},
     }  # fmt: skip
     spec = {
         "layer": [
             {
                 "mark": {"type": "area", "opacity": 0.92},
                 "encoding": {
-                    "x": x, "y": y, "color": _colour("bucket", colours),
+                    "x": x, "y": y, "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
                     "order": {"field": "layer", "type": "quantitative"},
                 },
             },
@@ -206,20 +209,23 @@ def variance(steps: Sequence[StepOut]) -> None:
     }
     x = _x("step")
     y = {
-        "field": "variance", "type": "quantitative", "title": "mean reward variance of a group",
+        "field": "variance", "type": "quantitative", "title": "mean reward variance",
         "axis": {"format": ".2f"}, "scale": {"zero": True, "nice": True},
     }  # fmt: skip
-    colour = _colour("series", VARIANCE_SERIES)
+    colour = {**_colour("series", VARIANCE_SERIES), "legend": STROKES}
     window = [{"op": "mean", "field": "variance", "as": "smooth"}]
     smooth = {"window": window, "groupby": ["series"], "sort": [{"field": "step"}], "frame": [-4, 0]}
     tips = [_tip("step", "step", ",d"), *(_tip(label, label, ".3f") for label in names)]
     spec = {
         "layer": [
-            {"mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35}, "encoding": {"x": x, "y": y, "color": colour}},
             {
                 "transform": [smooth],
                 "mark": {"type": "line", "strokeWidth": 2},
                 "encoding": {"x": x, "y": {**y, "field": "smooth"}, "color": colour},
+            },
+            {
+                "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35},
+                "encoding": {"x": x, "y": y, "color": colour},
             },
             _crosshair(x, "series", "variance", ["step"], tips),
         ]
@@ -244,7 +250,10 @@ def phases(steps: Sequence[StepOut], height: int = 150) -> None:
     tips = [_tip("step", "step", ",d"), *(_tip(phase, f"{phase} (s)", ".2f") for phase in palette.PHASES)]
     spec = {
         "layer": [
-            {"mark": {"type": "area", "opacity": 0.9}, "encoding": {"x": x, "y": y, "color": _colour("phase", palette.PHASES)}},
+            {
+                "mark": {"type": "area", "opacity": 0.9},
+                "encoding": {"x": x, "y": y, "color": _colour("phase", palette.PHASES)},
+            },
             _crosshair(x, "phase", "seconds", ["step"], tips),
         ]
     }  # fmt: skip
@@ -274,8 +283,8 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
     }
     x = {**_x("step"), "scale": {"nice": True, "zero": False, "padding": 12}}
     y = {
-        "field": "rate", "type": "quantitative", "title": "success rate", "axis": {"format": ".0%"},
-        "scale": {"domain": [0, 1]},
+        "field": "rate", "type": "quantitative", "title": "success rate",
+        "axis": {"format": ".0%", "values": [0, 0.25, 0.5, 0.75, 1]}, "scale": {"domain": [0, 1.1], "nice": False},
     }  # fmt: skip
     is_visit, is_threshold = [{"filter": "isValid(datum.rate)"}], [{"filter": "isValid(datum.threshold)"}]
     level = {"field": "threshold", "type": "quantitative"}
@@ -304,6 +313,7 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
                     "shape": {
                         "field": "stage", "type": "nominal",
                         "scale": {"domain": ["pilot", "commit"], "range": ["circle", "diamond"]},
+                        "legend": {"symbolFillColor": palette.NEUTRAL, "symbolStrokeColor": palette.NEUTRAL},
                     },
                     "tooltip": [
                         _tip("step", "step", ",d"), _tip("stage", "stage"), _tip("bucket", "bucket after it"),
@@ -315,4 +325,6 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
         ]
     }  # fmt: skip
     newest = known[-1]
-    draw("chart-visits", table, spec, f"Success rate at {len(known)} visits; {newest.success_rate:.0%} at the last", 280)
+    draw(
+        "chart-visits", table, spec, f"Success rate at {len(known)} visits; {newest.success_rate:.0%} at the last", 280
+    )

@@ -33,8 +33,14 @@ GROUP_WORDS = {
     "Engine": "What the run computes on.",
 }
 LABELS = {
-    "n": "Rollouts per prompt", "lr": "Learning rate", "path": "Model folder", "train": "Training prompts",
-    "eval": "Held-out prompts", "every": "Every", "tolerance": "Tolerance", "wall_clock_s": "Wall-clock time",
+    "n": "Rollouts per prompt", "n_pilot": "Pilot rollouts", "n_commit": "Commit rollouts",
+    "pilot_prompts": "Prompts per pass", "p_lower": "Too hard below", "p_upper": "Too easy above",
+    "p_solve": "Solved from", "max_age": "Oldest pilot", "binding": "Bind pilots to commits",
+    "max_rounds": "Most passes",    "max_new_tokens": "Longest response", "batch_prompts": "Batch", "lr": "Learning rate", "warmup_updates": "Warm-up",
+    "grad_clip": "Gradient clip", "normalise_std": "Divide advantages by std", "off_policy_cap": "Off-policy cap",
+    "path": "Model folder", "train": "Training prompts", "eval": "Held-out prompts",
+    "prompt_key": "Field of the prompt",    "answer_key": "Field of the answer", "samples": "Responses per prompt", "keep": "Keep",
+    "wall_clock_s": "Wall-clock time",
 }  # fmt: skip
 UNITS = {
     "method.n": "rollouts", "method.n_pilot": "rollouts", "method.n_commit": "rollouts",
@@ -71,13 +77,14 @@ class Field:
     @property
     def label(self) -> str:
         section, _, name = self.path.rpartition(".")
-        if self.is_variant_choice:
+        if name == "name" and section:
             return section.capitalize()
         words = LABELS.get(name, name.replace("_", " "))
         if name == "every":
             words = f"{section} every"
         words = words[0].upper() + words[1:]
-        return f"{words} ({UNITS[self.path]})" if self.path in UNITS else words
+        unit = UNITS.get(self.path)
+        return words if unit is None or unit in words.lower() else f"{words} ({unit})"
 
     @property
     def step(self) -> float:

@@ -78,7 +78,7 @@ def findings(
     order = {"bad": 0, "warn": 1, "info": 2, "good": 3}
     if all(f.level in ("good", "info") for f in found):
         if run.state == "running" and steps:
-            found.append(Finding("good", "Healthy", "steps come at a steady pace and find prompts to train on"))
+            found.insert(0, Finding("good", "Healthy", "steps come at a steady pace and find prompts to train on"))
         elif run.state == "succeeded":
             found.append(Finding("good", "Finished", run.reason or "the run came to its end"))
     return sorted(found, key=lambda f: order[f.level])
@@ -139,13 +139,4 @@ def _training(
             )
     if run.state not in FINISHED_STATES and run.attempt > 1:
         found.append(Finding("info", f"Attempt {run.attempt}", "The run goes on from its last checkpoint."))
-    gain = signal_gain(steps)
-    if gain and gain[1] > 0 and gain[0] > 1.05 * gain[1]:
-        found.append(
-            Finding(
-                "good",
-                f"{gain[0] / gain[1]:.1f}× reward variance",
-                f"trained groups {text.number(gain[0])}, uniform sampling {text.number(gain[1])}, last 20 steps",
-            )
-        )
     return found

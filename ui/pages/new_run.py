@@ -115,7 +115,7 @@ def _editor(draft: Draft, schema: dict[str, Any]) -> None:
     form = groups(schema, draft.choice)
     config = draft.initial if as_yaml else config_of(form, draft.value)
     check = client().validate_config(config)
-    left, right = st.columns([3, 2], gap="large")
+    left, right = st.columns([2, 1], gap="medium")
     with left:
         untold = list(check.problems)
         for group in form:
@@ -128,7 +128,8 @@ def _editor(draft: Draft, schema: dict[str, Any]) -> None:
         st.toggle("Edit as YAML", key="new.as_yaml", on_change=_switch, args=(draft, config))
         if as_yaml:
             st.text_area(
-                "Config as YAML", key="new.yaml", height=640, on_change=_read_yaml, args=(draft,), label_visibility="collapsed"
+                "Config as YAML", key="new.yaml", height=640, on_change=_read_yaml, args=(draft,),
+                label_visibility="collapsed",
             )  # fmt: skip
             st.caption("Ctrl+Enter applies the text. The form shows it and can be edited after switching back.")
         else:
@@ -192,8 +193,11 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
                 _problem(f"{path}: {message}")
         wide = [f for f in group.fields if f.kind == "text"]
         choices = [f for f in group.fields if f.is_variant_choice]
-        rest = [f for f in group.fields if f not in wide and f not in choices]
-        for fields, columns in ((choices[:1], 1), (wide, 2), (choices[1:], 1), (rest, 3)):
+        flags = [f for f in group.fields if f.kind == "flag"]
+        rest = [f for f in group.fields if f not in wide and f not in choices and f not in flags]
+        if len(wide) == len(rest) == 1:
+            wide, rest = wide + rest, []
+        for fields, columns in ((choices, 2), (wide, 2), (rest, 3), (flags, 3)):
             for start in range(0, len(fields), columns):
                 for place, field in zip(st.columns(columns), fields[start : start + columns], strict=False):
                     with place:
@@ -207,12 +211,16 @@ def _problem(words: str) -> None:
 
 
 def _field(draft: Draft, field: Field, disabled: bool) -> None:
-    key, start = draft.key(field.id if not field.is_variant_choice else field.path), draft.start(field)
+    key, start = draft.key(field.id), draft.start(field)
     label, help_words = field.label, _help(field)
+    if field.kind in ("integer", "number") and field.default is not None:
+        label += f" :gray[:small[default {_short(field.default)}]]"
     if field.kind == "choice":
         index = field.options.index(start) if start in field.options else 0
         disabled = disabled or len(field.options) == 1
-        st.selectbox(label, field.options, index=index, key=key, help=help_words, disabled=disabled, format_func=_option)
+        st.selectbox(
+            label, field.options, index=index, key=key, help=help_words, disabled=disabled, format_func=_option
+        )
     elif field.kind == "flag":
         st.toggle(label, value=bool(start), key=key, help=help_words, disabled=disabled)
     elif field.kind == "text":
@@ -226,8 +234,6 @@ def _field(draft: Draft, field: Field, disabled: bool) -> None:
             label, value=start, step=field.step, format="%g", key=key, help=help_words, disabled=disabled,
             placeholder=_unset(field),
         )  # fmt: skip
-    if field.kind in ("integer", "number") and not field.required and start != field.default:
-        st.caption(f"default {_short(field.default)}")
 
 
 def _option(name: object) -> str:

@@ -65,7 +65,17 @@ def _visits(visits: list[Visit]) -> None:
         ]
         for v in reversed(visits[-200:])
     ]  # fmt: skip
-    head = ["step", "stage", "rollouts", "no reward", "success rate", "variance", "tokens", "bucket after it", "attempt"]
+    head = [
+        "step",
+        "stage",
+        "rollouts",
+        "no reward",
+        "success rate",
+        "variance",
+        "tokens",
+        "bucket after it",
+        "attempt",
+    ]
     with st.container(border=True):
         st.html('<div class="pc-heading"><h2>Visits</h2><span>newest first</span></div>')
         blocks.table(head, rows, right=(0, 2, 3, 4, 5, 6, 8), caption="Visits")

@@ -37,6 +37,7 @@ def _page(run_id: str, run: RunDetail) -> None:
         "pages/run.py", label=text.markdown(run.name), icon=":material/arrow_back:", query_params={"run": run_id}
     )
     st.title("Prompts", anchor=False)
+    st.html(f"<style>{_pill_colours()}</style>")
     bucket = st.pills(
         "Bucket",
         list(palette.BUCKETS),
@@ -49,10 +50,16 @@ def _page(run_id: str, run: RunDetail) -> None:
     st.html(blocks.bucket_bar(run.buckets).replace("pc-stack", "pc-stack pc-thick"))
     with st.container(horizontal=True, vertical_alignment="bottom"):
         search = st.text_input(
-            "Search", placeholder="words of the prompt", key="search", bind="query-params", on_change=_first_page, width=360
+            "Search",
+            placeholder="words of the prompt",
+            key="search",
+            bind="query-params",
+            on_change=_first_page,
+            width=360,
         )
         sort = st.selectbox(
-            "Order", list(SORTS), format_func=SORTS.__getitem__, key="sort", bind="query-params", on_change=_first_page, width=200
+            "Order", list(SORTS), format_func=SORTS.__getitem__, key="sort", bind="query-params", width=200,
+            on_change=_first_page,
         )  # fmt: skip
     cursors: list[str | None] = st.session_state.setdefault(f"prompts.cursors.{run_id}", [None])
     page = client().prompts(
@@ -76,6 +83,14 @@ def _nothing(run: RunDetail, filtered: bool) -> None:
         blocks.empty("No prompts yet", "The trainer has not loaded its prompt set. Come back in a few seconds.")
     else:
         blocks.empty("No prompts", "This run's prompt set is empty.")
+
+
+def _pill_colours() -> str:
+    """A square in the bucket's colour before each pill."""
+    return "".join(
+        f".st-key-bucket button:nth-of-type({i})::before {{ background: {bucket.colour}; }}"
+        for i, bucket in enumerate(palette.BUCKETS.values(), 1)
+    )
 
 
 def _first_page() -> None:

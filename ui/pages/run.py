@@ -81,7 +81,7 @@ def _screen(feed: RunFeed, run: RunDetail) -> None:
         _taught(feed, run)
     with right:
         _heading("Time per step", "seconds by phase")
-        charts.phases(steps)
+        charts.phases(steps, 210)
         _speed(steps)
     with st.container(border=True):
         _heading("Last steps")
@@ -105,7 +105,8 @@ def _header(feed: RunFeed, run: RunDetail) -> None:
         ]
         if run.finished_at and run.state in palette.FINISHED_STATES:
             facts.append(f"finished {text.when(run.finished_at)}")
-        reason = f'<div class="pc-reason">{escape(run.reason)}</div>' if run.reason else ""
+        told_below = run.state in ("failed", "succeeded")  # by the findings
+        reason = f'<div class="pc-reason">{escape(run.reason)}</div>' if run.reason and not told_below else ""
         chip = blocks.state_chip(run.state, run.stop_requested_at is not None)
         st.html(
             f'<div class="pc-title"><h1>{escape(run.name)}</h1>{chip}</div>'
@@ -164,9 +165,7 @@ def _meters(run: RunDetail, steps: list[StepOut]) -> None:
         change = f"{text.points(run.accuracy - run.first_accuracy)} from {text.percent(run.first_accuracy)}"
     gain = health.signal_gain(steps)
     meters = [
-        blocks.meter(
-            "step", f"{run.step:,}", f"of {run.steps_budget:,}", run.step / run.steps_budget if run.steps_budget else None
-        ),
+        blocks.meter("step", f"{run.step:,}", f"of {run.steps_budget:,}", run.step / max(1, run.steps_budget)),
         blocks.meter(
             "training rollouts", spent, of_rollouts, run.rollouts / run.rollouts_budget if run.rollouts_budget else None
         ),
@@ -175,7 +174,7 @@ def _meters(run: RunDetail, steps: list[StepOut]) -> None:
         blocks.meter(
             "learning signal",
             f"{gain[0] / gain[1]:.1f}×" if gain and gain[1] > 0 else "–",
-            "variance against uniform",
+            f"{text.number(gain[0], 2)} against {text.number(gain[1], 2)} uniform" if gain else "against uniform",
         ),
         blocks.meter(
             "time", text.duration(lasted), f"about {text.duration(left)} left" if left is not None else ""
@@ -228,7 +227,8 @@ def _speed(steps: list[StepOut]) -> None:
 
 STEP_COLUMNS = (
     ("trained", "trained_prompts"), ("success rate", "success_rate"), ("variance", "reward_variance"), ("loss", "loss"),
-    ("grad norm", "grad_norm"), ("entropy", "entropy"), ("clipped", "clip_fraction"), ("tokens/response", "response_tokens"),
+    ("grad norm", "grad_norm"), ("entropy", "entropy"), ("clipped", "clip_fraction"),
+    ("tokens/response", "response_tokens"),
     ("buffer", "buffer_size"), ("pilot age", "age_mean"),
 )  # fmt: skip
 SHARES = ("success_rate", "clip_fraction")

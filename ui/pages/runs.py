@@ -84,7 +84,9 @@ def _row(run: RunSummary) -> None:
             blocks.accuracy_change(run),
             blocks.of_budget(run.rollouts, run.rollouts_budget),
             blocks.bucket_bar(run.buckets),
-            text.when(run.started_at) if run.started_at else f'<span class="pc-faint">{escape(run.reason or "–")}</span>',
+            text.when(run.started_at)
+            if run.started_at
+            else f'<span class="pc-faint">{escape(run.reason or "–")}</span>',
         )
         named = zip(HEAD, cells, strict=True)
         body = "".join(f'<span data-label="{name}">{cell}</span>' for name, cell in named)
