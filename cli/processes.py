@@ -1,8 +1,9 @@
-"""The processes that `pilot up` starts: started so that they die with it, recorded so that the next one can clean up.
+"""The processes that `pilot up` starts: they die with it, and the next one cleans up those that did not.
 
-Each child gets its own session (Ctrl-C reaches the launcher only, which then stops children in order) and a parent
-death signal. Whatever outlives a killed launcher anyway is found again from `<home>/processes/<name>.json`. A record
-names a process by pid *and* start time, so a pid that the system gave to somebody else is never touched.
+Each child gets its own session (Ctrl-C reaches the launcher only, which then stops children in order) and a
+parent death signal. Whatever outlives a killed launcher anyway is found again from
+`<home>/processes/<name>.json`. A record names a process by pid *and* start time, so a pid that the system
+gave to somebody else is never touched.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class ProcessRecord:
     """One process of ours, as written to disk.
 
-    `start_ticks` (clock ticks since boot, from /proc) and `boot_id` identify it exactly; `create_time` (Unix seconds)
-    is the same instant for people and moves when the clock is set. `stop_signal` asks it to end gracefully.
+    `start_ticks` (clock ticks since boot, from /proc) and `boot_id` identify it exactly; `create_time` (Unix
+    seconds) is the same instant for people and moves when the clock is set. `stop_signal` asks it to end
+    gracefully.
     """
 
     name: str
@@ -53,8 +55,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start `argv` in its own session, output appended to `log`, and record it as `name`.
 
-    Call it from the launcher's main thread: the kernel sends the parent death signal when the *thread* that started
-    the child ends. `before_exec` runs in the child first (privilege changes reset the death signal).
+    Call it from the launcher's main thread: the kernel sends the parent death signal when the *thread* that
+    started the child ends. `before_exec` runs in the child first (privilege changes reset the death signal).
 
     Raises OSError when the program or a folder cannot be used.
     """
@@ -119,12 +121,12 @@ def recorded(home: Path) -> list[ProcessRecord]:
         try:
             records.append(ProcessRecord(**json.loads(path.read_text())))
         except (ValueError, TypeError):
-            continue  # not ours, or cut off by a crash: it cannot identify a process, so there is nothing to clean
+            continue  # not ours, or cut off by a crash: it names no process to clean
     return records
 
 
 def find(entry: ProcessRecord) -> psutil.Process | None:
-    """The running process that `entry` describes; None when it has ended or its pid now belongs to another one."""
+    """The running process that `entry` describes; None when it has ended, even if its pid is in use again."""
     try:
         process = psutil.Process(entry.pid)
         same = entry.boot_id == _boot_id() and entry.start_ticks == _start_ticks(entry.pid)
@@ -136,8 +138,8 @@ def find(entry: ProcessRecord) -> psutil.Process | None:
 def terminate(process: psutil.Process, *, stop_signal: int = signal.SIGTERM, grace_s: float = 10.0) -> bool:
     """End a process and all of its descendants: ask the root, wait `grace_s` seconds, then kill what is left.
 
-    Returns True when everything ended without being killed. Only members of this tree are signalled; psutil checks
-    each one's start time first. Raises psutil.AccessDenied when the process belongs to another user.
+    Returns True when everything ended without being killed. Only members of this tree are signalled; psutil
+    checks each one's start time first. Raises psutil.AccessDenied when the process belongs to another user.
     """
     # The tree is read before the root ends: afterwards its children are somebody else's.
     tree = _tree(process)
@@ -152,7 +154,7 @@ def terminate(process: psutil.Process, *, stop_signal: int = signal.SIGTERM, gra
 
 
 def stop(home: Path, name: str, child: subprocess.Popen[bytes], *, grace_s: float = 10.0) -> bool:
-    """Terminate a child started by `start` with its recorded signal and forget it. Returns what `terminate` does."""
+    """Terminate a child of `start` with its recorded signal and forget it. Returns what `terminate` does."""
     signals = {entry.pid: entry.stop_signal for entry in recorded(home) if entry.name == name}
     clean = True
     if child.poll() is None:
@@ -166,8 +168,8 @@ def stop(home: Path, name: str, child: subprocess.Popen[bytes], *, grace_s: floa
 def clean_leftovers(home: Path, *, grace_s: float = 10.0) -> list[str]:
     """End what a crashed launcher left running and remove its records. Returns the names of those ended.
 
-    Call it only while holding the home's lock (see `cli.services`), or it would end a live launcher's children.
-    Raises psutil.AccessDenied when a leftover belongs to another user.
+    Call it only while holding the home's lock (see `cli.services`), or it would end a live launcher's
+    children. Raises psutil.AccessDenied when a leftover belongs to another user.
     """
     ended = []
     for entry in recorded(home):
@@ -209,7 +211,7 @@ def _record_path(home: Path, name: str) -> Path:
 
 
 def _start_ticks(pid: int) -> int:
-    """Field 22 of /proc/<pid>/stat: start time in clock ticks since boot, untouched by changes of the clock."""
+    """Start time in clock ticks since boot (field 22 of /proc/<pid>/stat), whatever the clock does."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[19])
 

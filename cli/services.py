@@ -1,7 +1,7 @@
 """Postgres and the broker, whoever runs them.
 
-DATABASE_URL and REDIS_URL are used when set (and checked at once, so that a wrong one fails here with a clear message
-and not later in three processes). Otherwise private, loopback-only servers are started under `home`.
+DATABASE_URL and REDIS_URL are used when set (and checked at once, so that a wrong one fails here with a clear
+message and not later in three processes). Otherwise private, loopback-only servers are started under `home`.
 
     with services.start(home) as running:
         ...  # running.database_url, running.broker_url
@@ -10,13 +10,13 @@ and not later in three processes). Otherwise private, loopback-only servers are 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TextIO
-from urllib.parse import urlsplit
 
 import psutil
 import psycopg
@@ -36,8 +36,8 @@ _CONNECT_TIMEOUT_S: Final = 5
 class Services:
     """The database and the broker in use, and the home's lock.
 
-    `database_url` is what SQLAlchemy, psycopg and psql take; `broker_url` is what Celery takes. `cleaned` names the
-    processes of a crashed launcher that were ended at this start.
+    `database_url` is what SQLAlchemy, psycopg and psql take; `broker_url` is what Celery takes. `cleaned`
+    names the processes of a crashed launcher that were ended at this start.
     """
 
     home: Path
@@ -52,7 +52,7 @@ class Services:
         return [name for name, server in self._servers.items() if server.poll() is not None]
 
     def stop(self) -> None:
-        """Stop the private servers (their clients should have ended before) and release the home. Safe to repeat."""
+        """Stop the private servers (end their clients first) and release the home. Safe to repeat."""
         while self._servers:
             name, server = self._servers.popitem()
             processes.stop(self.home, name, server, grace_s=20.0)
@@ -70,15 +70,13 @@ class Services:
 
 
 def start(home: Path, environ: Mapping[str, str] = os.environ) -> Services:
-    """Connect to, or start, the database and the broker; ends what a crashed launcher left under `home` first.
+    """Connect to, or start, the database and the broker; first ends what a crashed launcher left.
 
     Call it from the main thread (see `cli.processes.start`). Nothing stays running when it raises.
     Raises ServicesError: home not writable or in use, server not reachable or not startable.
     """
     home = prepare_home(home)
-    running = Services(
-        home, environ.get("DATABASE_URL", ""), environ.get("REDIS_URL", ""), _lock=lock_home(home)
-    )
+    running = Services(home, environ.get("DATABASE_URL", ""), environ.get("REDIS_URL", ""), _lock=lock_home(home))
     try:
         running.cleaned = _clean(home)
         # Given servers first: nothing is started when one of them cannot be used.
@@ -95,8 +93,9 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Services:
     except PermissionError as error:
         running.stop()
         raise ServicesError(
-            f"Cannot use {error.filename or home} ({error.strerror}): it belongs to another user, perhaps because the "
-            "platform was started as root before. Run as that user, or set PILOT_HOME to a directory that you own."
+            f"Cannot use {error.filename or home} ({error.strerror}): it belongs to another user, perhaps "
+            "because the platform was started as root before. Run as that user, or set PILOT_HOME to a "
+            "directory that you own."
         ) from error
     except BaseException:
         running.stop()
@@ -105,9 +104,19 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Services:
 
 
 def masked(url: str) -> str:
-    """The URL with its password replaced by ***."""
-    password = _password(url)
-    return url.replace(f":{password}@", ":***@") if password else url
+    """The address with every password in it replaced by ***, also when it does not parse."""
+    for secret in _secrets(url):
+        url = url.replace(secret, "***")
+    return url
+
+
+def _secrets(url: str) -> list[str]:
+    """Passwords in an address: before the @, or as a parameter `password=`. Longest first."""
+    credentials, at, _ = url.rpartition("@")
+    user = credentials.rpartition("://")[2]
+    found = [user.partition(":")[2]] if at else []
+    found += re.findall(r"password=([^&\s]+)", url)
+    return sorted({secret for secret in found if secret}, key=len, reverse=True)
 
 
 def _clean(home: Path) -> list[str]:
@@ -153,20 +162,10 @@ def _check_broker(url: str) -> None:
 
 
 def _unreachable(variable: str, url: str, error: Exception, server: str) -> ServicesError:
-    words = str(error).replace(url, masked(url))
-    if password := _password(url):
-        words = words.replace(password, "***")
+    words = str(error)
+    for secret in _secrets(url):
+        words = words.replace(secret, "***")
     return ServicesError(
         f"Cannot use {variable}={masked(url)}: {words.strip()}\n"
         f"Start that server or correct the address, or unset {variable} to use a private {server}."
     )
-
-
-def _password(url: str) -> str | None:
-    """The password as written in the URL, even in one that does not parse as a whole."""
-    try:
-        authority = urlsplit(url).netloc
-    except ValueError:
-        authority = url.partition("://")[2]
-    user, at, _ = authority.rpartition("@")
-    return (user.partition(":")[2] or None) if at else None

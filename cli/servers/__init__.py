@@ -1,1 +1,1 @@
-"""The private Postgres and broker that `pilot up` starts when it is given none. Use them through `cli.services`."""
+"""The private Postgres and broker that `pilot up` starts when it is given none (see `cli.services`)."""

