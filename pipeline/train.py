@@ -123,8 +123,7 @@ class Trainer:
         if not self.stop_requested and self.evaluated_at != self.step:
             self._evaluate()
         self._checkpoint()
-        outcome = "stopped" if self.stop_requested else "succeeded"
-        return AttemptFinished(outcome=outcome, reason=reason, step=self.step)  # type: ignore[arg-type]
+        return AttemptFinished(outcome="stopped" if self.stop_requested else "succeeded", reason=reason, step=self.step)
 
     def _why_end(self) -> str | None:
         """Why no further step may start; None when one may. The budgets are hard: the next step must fit in."""

@@ -25,6 +25,8 @@ from pipeline.rewards import build_reward
 TOKENIZER_FILES = ("tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
                    "chat_template*", "generation_config.json")  # fmt: skip
 
+PHASES = ("generate", "reward", "update")
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -78,7 +80,7 @@ class Engine:
             self.model.parameters(), lr=update.lr, betas=(0.9, 0.999), weight_decay=update.weight_decay
         )
         self.updates = 0  # optimiser updates so far; decides the warm-up
-        self.seconds: dict[str, float] = {}
+        self.seconds = dict.fromkeys(PHASES, 0.0)  # of the training step under way
 
     @property
     def n_parameters(self) -> int:
@@ -87,9 +89,9 @@ class Engine:
     # --- sampling ----------------------------------------------------------------------------------------------
 
     def generate(self, plan: Plan) -> list[Group]:
-        """The plan's groups, in order. `Rollout.data` is {"text": str, "tokens": int32 [T], "logprobs": float32 [T]}."""
+        """The plan's groups, in order. `Rollout.data` has "text", "tokens" (int32 [T]), "logprobs" (float32 [T])."""
         if plan.round == 1:
-            self.seconds = {"generate": 0.0, "reward": 0.0, "update": 0.0}
+            self.seconds = dict.fromkeys(PHASES, 0.0)
         if not plan.requests:
             return []
         start = time.perf_counter()
@@ -138,7 +140,7 @@ class Engine:
         if text is None:
             if len(self._text_of) > 200_000:
                 self._text_of.clear()
-            text = self._text_of[key] = self.tokenizer.decode(tokens_T, skip_special_tokens=True)
+            text = self._text_of[key] = str(self.tokenizer.decode(tokens_T, skip_special_tokens=True))
         return text
 
     def _generator(self, step: int, round: int) -> torch.Generator:
@@ -189,7 +191,8 @@ class Engine:
         lessons = [lesson(group, batch.step, settings.normalise_std) for group in batch.groups]
         order = np.random.default_rng([self.config.seed, batch.step]).permutation(len(lessons))
         # pi_now must be taken before the first update changes the policy.
-        now = {int(i): self._now(lessons[i]) for i in order if any(t.stale for t in lessons[i].terms)}
+        stale = [i for i, lesson in enumerate(lessons) if any(t.stale for t in lesson.terms)]
+        now = dict(zip(stale, self._now([lessons[i] for i in stale]), strict=True))
         totals = {
             "loss": 0.0,
             "clipped": 0.0,
@@ -215,15 +218,16 @@ class Engine:
         """Of update number `updates`, the first being 1: linear warm-up, then constant."""
         return settings.lr * min(1.0, self.updates / (settings.warmup_updates + 1))
 
-    def _now(self, lesson: Lesson) -> Tensor:
-        """Log-probs under the current policy of all the lesson's tokens, float32 [T], without gradient."""
+    def _now(self, lessons: list[Lesson]) -> list[Tensor]:
+        """Log-probs under the current policy, per lesson of all its terms' tokens, float32 [T], without gradient."""
+        responses = [[t.tokens.tolist() for t in lesson.terms] for lesson in lessons]
+        if not lessons:
+            return []
         with torch.no_grad():
-            return packed_logprobs(
-                self.model,
-                [self.encode(self.prompts[lesson.prompt])],
-                [[t.tokens.tolist() for t in lesson.terms]],
-                self.config.sampling.temperature,
-            ).logprobs
+            prompts = [self.encode(self.prompts[lesson.prompt]) for lesson in lessons]
+            temperature = self.config.sampling.temperature
+            flat_T = packed_logprobs(self.model, prompts, responses, temperature, self.token_budget).logprobs
+        return list(torch.split_with_sizes(flat_T, [sum(map(len, group)) for group in responses]))
 
     def _learn(
         self, part: list[tuple[Lesson, Tensor | None]], settings: UpdateConfig, totals: dict[str, float]
@@ -264,7 +268,8 @@ class Engine:
                 now_T = torch.where(stale_T, torch.cat(pieces), behaviour_T)
             weight_T = count_T
             if settings.off_policy_cap is not None:
-                weight_T = count_T * (now_T - behaviour_T).exp().clamp(max=settings.off_policy_cap)
+                correction_T = (now_T - behaviour_T).exp().clamp(max=settings.off_policy_cap)
+                weight_T = count_T * torch.where(stale_T, correction_T, 1.0)
             ratio_T = (stats.logprobs - now_T).exp()
             clipped_T = ratio_T.clamp(1 - settings.clip_low, 1 + settings.clip_high)
             gain_T = torch.minimum(ratio_T * advantage_T, clipped_T * advantage_T)
