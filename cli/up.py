@@ -183,7 +183,7 @@ class Platform:
         for root in roots:
             _signal(root, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
-        while left := psutil.wait_procs(left, timeout=0.1)[1]:
+        while left := [process for process in psutil.wait_procs(left, timeout=0.1)[1] if _runs(process)]:
             if self.stop.hurried or time.monotonic() > deadline:
                 left = _with_descendants(left, spared)
                 for process in left:
@@ -301,6 +301,13 @@ def _supervised(home: Path) -> list[psutil.Process]:
         if _MARK in environ and environ.get("PILOT_HOME") == str(home):
             marked[process.pid] = process
     return [process for process in marked.values() if _parent(process) not in marked]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # in a container, perhaps nobody collects the dead
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _parent(process: psutil.Process) -> int:
