@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipeline.allocation import Allocator, Batch, Group, Grpo, PilotCommit, Plan
 from pipeline.config import GrpoMethod, PilotCommitMethod, RunConfig
@@ -39,7 +39,7 @@ def training_step(
 
 def build_allocator(config: RunConfig, n_prompts: int) -> Allocator:
     """The allocator that config.method names, for a pool of n_prompts."""
-    common = {"n_prompts": n_prompts, "batch_prompts": config.update.batch_prompts, "seed": config.seed}
+    common: dict[str, Any] = {"n_prompts": n_prompts, "batch_prompts": config.update.batch_prompts, "seed": config.seed}
     settings = config.method.model_dump(exclude={"name"})
     match config.method:
         case GrpoMethod():

@@ -14,7 +14,7 @@ A training step, with `bt` prompts to train on:
 It repeats until bt prompts are committed, the pool has nothing more to offer in this step, or max_rounds is reached;
 then the step trains on the prompts that it has and says how many were missing.
 
-Where the published reference differs, and why: its `docs/allocation.md` in this repository.
+docs/allocation.md tells where the published reference does otherwise, and why this does not.
 """
 
 from __future__ import annotations
