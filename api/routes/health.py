@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import redis
 from fastapi import APIRouter, Request
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from api.dependencies import Reading
 from api.openapi import problems
@@ -42,7 +44,10 @@ def get_readiness(request: Request, session: Reading) -> Health:
 
 def _broker(url: str) -> str:
     try:
-        with redis.Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S) as client:
+        once = Retry(NoBackoff(), 0)  # an answer within the time limit matters more than a second try
+        with redis.Redis.from_url(
+            url, retry=once, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+        ) as client:
             client.ping()
     except (redis.RedisError, OSError, ValueError) as error:
         return f"The broker does not answer: {error}. Check that it runs and that REDIS_URL is right."

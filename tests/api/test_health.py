@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 from fastapi.testclient import TestClient
 
 from api.app import create_app
@@ -32,6 +35,17 @@ def test_no_broker(database_url: str) -> None:
         assert (checks["database"], checks["migrations"]) == ("ok", "ok")
         assert "REDIS_URL" in checks["broker"]
         assert "hunter2" not in checks["broker"]
+
+
+def test_a_broker_that_accepts_and_says_nothing(database_url: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        began = time.monotonic()
+        status, checks = ready(database_url, f"redis://127.0.0.1:{silent.getsockname()[1]}")
+    assert (status, checks["database"]) == (503, "ok")
+    assert "does not answer" in checks["broker"]
+    assert time.monotonic() - began < 8, "the answer must come before clients give up"
 
 
 def test_no_database(broker_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from db import models
+from db import models, views
 from tests.api.rows import add, add_prompts, add_run, state, step
 
 
@@ -49,6 +50,22 @@ def test_buckets_now_and_after_every_step(api: TestClient, engine: sa.Engine) ->
     assert (body["counts"]["unseen"], body["counts"]["ready"], body["counts"]["evicted"]) == (7, 2, 0)
     assert [(h["step"], h["counts"]["unseen"]) for h in body["history"]] == [(1, 8), (2, 7)]
     assert [h["step"] for h in api.get(f"/api/v1/runs/{run.id}/buckets?from_step=2").json()["history"]] == [2]
+
+
+def test_an_answer_is_one_snapshot(api: TestClient, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is ingested between two statements of a request is in both of their results or in none."""
+    run = add_run(engine, step=1, buckets={"unseen": 8, "ready": 1})
+    add(engine, step(run, 1))
+    genuine = views.get
+
+    def get(session: Session, run_id: uuid.UUID) -> models.Run:
+        found = genuine(session, run_id)
+        add(engine, step(run, 2))
+        return found
+
+    monkeypatch.setattr(views, "get", get)
+    body = api.get(f"/api/v1/runs/{run.id}/buckets").json()
+    assert (body["step"], [h["step"] for h in body["history"]]) == (1, [1])
 
 
 def test_the_ledger_sums_steps_and_attempts_per_fate(api: TestClient, engine: sa.Engine) -> None:
