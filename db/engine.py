@@ -49,15 +49,17 @@ def create_engine(
     application: str = "pilot",
     pool_size: int = 5,
     statement_timeout_s: float | None = 30.0,
+    idle_in_transaction_s: float = 30.0,
 ) -> sa.Engine:
     """An engine for `url` (default: DATABASE_URL) whose sessions speak UTC. Connects on first use.
 
-    Statements that run longer than `statement_timeout_s` are cancelled (None: never). When the database
-    cannot be reached or goes away, at any statement, DatabaseUnavailable is raised in place of the driver's
+    Statements that run longer than `statement_timeout_s` are cancelled (None: never), and the server ends a session
+    that does nothing within a transaction for `idle_in_transaction_s`: a process that hangs keeps no locks. When the
+    database cannot be reached or goes away, at any statement, DatabaseUnavailable is raised in place of the driver's
     error. Raises DatabaseUnavailable at once when there is no usable address.
     """
     parsed = database_url(url)
-    options = "-c timezone=UTC"
+    options = f"-c timezone=UTC -c idle_in_transaction_session_timeout={int(idle_in_transaction_s * 1000)}"
     if statement_timeout_s is not None:
         options += f" -c statement_timeout={int(statement_timeout_s * 1000)}"
     engine = sa.create_engine(
@@ -91,6 +93,5 @@ def _unavailable(url: URL, error: BaseException) -> DatabaseUnavailable:
         words = words.replace(url.password, "***")
     address = url.set(drivername="postgresql").render_as_string(hide_password=True)
     return DatabaseUnavailable(
-        f"The database at {address} cannot be used: {words}. "
-        "Check that it runs and that DATABASE_URL is right."
+        f"The database at {address} cannot be used: {words}. Check that it runs and that DATABASE_URL is right."
     )

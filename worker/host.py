@@ -2,7 +2,7 @@
 
 A process is named by its pid *and* when it started (clock ticks since boot, and which boot), so a pid that the
 system gave to somebody else is never touched. Everything that works for a run carries its id and fence in the
-environment, whatever it forks and wherever it is re-parented to, so that even the orphans of a killed supervisor are found.
+environment, whatever it forks and wherever it is re-parented to, so even the orphans of a killed supervisor are found.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def kill_all_of(run_id: object, fence: int, *, timeout_s: float = 10.0) -> bool:
 def _left(run_id: object, fence: int) -> list[psutil.Process]:
     roots = processes_of(run_id, fence)
     own = os.environ.get(_MARK, "") == f"{run_id}:{fence}"
-    left = {}
+    left: dict[int, psutil.Process] = {}
     for root in [psutil.Process(), *roots] if own else roots:
         try:
             left |= {p.pid: p for p in (root, *root.children(recursive=True))}

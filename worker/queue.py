@@ -38,6 +38,8 @@ def enqueue(run_id: uuid.UUID, *, expires_s: float | None = None) -> None:
             connection.transport_options = {
                 "socket_connect_timeout": _CONNECT_TIMEOUT_S,
                 "socket_timeout": _CONNECT_TIMEOUT_S,
+                "max_retries": 1,
+                "interval_start": 0,
             }
             app.send_task(
                 LAUNCH,
@@ -55,9 +57,10 @@ def enqueue(run_id: uuid.UUID, *, expires_s: float | None = None) -> None:
 
 
 def _masked(url: str, text: str | None = None) -> str:
+    """The address, or a text about it, without the password."""
     try:
         password = urlsplit(url).password
     except ValueError:
         return "REDIS_URL" if text is None else text.replace(url, "REDIS_URL")
-    words = url if text is None else " ".join(text.split())
-    return words.replace(password, "***") if password else words
+    words = url if text is None else " ".join(text.split()).rstrip(".")
+    return words.replace(f":{password}@", ":***@") if password else words

@@ -29,7 +29,7 @@ from db import ingest as tables
 from pipeline.events import AttemptFinished
 from worker import host
 from worker.ingest import EventLogBroken
-from worker.outcome import Death
+from worker.outcome import Death, Outcome
 from worker.settings import APP_ROOT, Settings
 from worker.settle import settle
 from worker.tail import Tail
@@ -91,7 +91,9 @@ class Supervisor:
     def __init__(self, run_id: uuid.UUID, fence: int, settings: Settings) -> None:
         self.run_id, self.fence, self.settings = run_id, fence, settings
         self.run_dir = settings.run_dir(run_id)
-        self.engine = create_engine(application="pilot-supervisor", pool_size=1)
+        # Were we to hang within a transaction, our locks would be gone before the lease is.
+        patience_s = settings.lease_ttl_s / 2
+        self.engine = create_engine(application="pilot-supervisor", pool_size=1, idle_in_transaction_s=patience_s)
         self.keeper = Keeper(run_id, fence, settings)
         self.shut_down = threading.Event()
         self.trainer: subprocess.Popen[bytes] | None = None
@@ -222,9 +224,11 @@ class Supervisor:
             return Death(f"the trainer was ended by {signal_name(-code)}", chance=True, details=details)
         return Death(f"the trainer ended with status {code} without saying why", chance=False, details=details)
 
-    def _settle(self, end: AttemptFinished | Death, code: int | None) -> Any:
+    def _settle(self, end: AttemptFinished | Death) -> Outcome:
+        code = self.trainer.returncode if self.trainer is not None else None
+        shut_down = self.shut_down.is_set()
         with Session(self.engine) as session, session.begin():
-            return settle(session, self.run_id, self.fence, end, exit_code=code, shut_down=self.shut_down.is_set())
+            return settle(session, self.run_id, self.fence, end, exit_code=code, shut_down=shut_down)
 
     def _persist(self, action: Callable[[], T]) -> T:
         """Do it, again and again while the database is away; not for long once the platform shuts down."""

@@ -45,7 +45,10 @@ class Sweep:
         self._expired_since = {(e.run_id, e.fence): self._expired_since.get((e.run_id, e.fence), now) for e in expired}
         for lease in expired:
             if now - self._expired_since[lease.run_id, lease.fence] >= self._patience_s(lease):
-                self._recover(lease)
+                try:
+                    self._recover(lease)
+                except sa.exc.OperationalError as error:  # a lock that is held: the other runs need not wait
+                    log.warning("run %s could not be recovered yet: %s", lease.run_id, error)
         for run_id in waiting[: max(0, free)]:
             try:
                 enqueue(run_id, expires_s=self._settings.sweep_s * 2)

@@ -43,3 +43,15 @@ def test_a_lost_connection_is_unavailable_and_the_next_one_works(engine: sa.Engi
             connection.execute(sa.text("SELECT 1"))
     with engine.connect() as connection:
         assert connection.scalar(sa.text("SELECT 1")) == 1
+
+
+def test_a_process_that_hangs_within_a_transaction_keeps_no_locks(database_url: str) -> None:
+    engine = db.create_engine(database_url, idle_in_transaction_s=0.2)
+    with engine.connect() as connection:
+        connection.execute(sa.text("LOCK TABLE runs"))
+        with engine.begin() as other:
+            other.execute(sa.text("SET LOCAL lock_timeout = '10s'"))
+            other.execute(sa.text("LOCK TABLE runs"))
+        with pytest.raises(db.DatabaseUnavailable):
+            connection.execute(sa.text("SELECT 1"))
+    engine.dispose()

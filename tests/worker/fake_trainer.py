@@ -1,0 +1,91 @@
+"""A scripted trainer: `fake_trainer.py MODE RUN_DIR --attempt N`. It takes tiny steps and misbehaves as MODE says.
+
+good          trains all steps; stops when asked
+stubborn      ignores SIGTERM, and so does the child that it detaches from itself
+crash         saves at step 2 of its first attempt and dies with status 3 at step 4
+always_crash  the same in every attempt, without ever saving anything new
+dead_on_start dies with a message before its first event
+silent_child  leaves a detached child behind when it ends well
+garbage       writes something into its log that is no event
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pipeline.events import AttemptFinished, AttemptStarted, Count, EventLog, StepFinished, events_path, read_events
+from tests.worker import logs
+
+mode, run_dir, attempt = sys.argv[1], Path(sys.argv[2]), int(sys.argv[4])
+config = json.loads((run_dir / "config.json").read_text())
+saved = run_dir / "saved"  # stands for the checkpoints: the last step saved
+
+assert "DATABASE_URL" not in os.environ and "REDIS_URL" not in os.environ
+if mode == "dead_on_start":
+    sys.exit("the model folder is missing")
+
+stop_asked = False
+
+
+def stop(*_: object) -> None:
+    global stop_asked
+    stop_asked = mode != "stubborn"
+
+
+signal.signal(signal.SIGTERM, stop)
+
+if mode in ("stubborn", "silent_child"):
+    # Twice forked and in a session of its own: only the environment and the sub-reaper tell whose it is.
+    script = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    quiet = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {script!r}], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", quiet], check=True)
+
+
+def sampled_before() -> tuple[int, dict[int, int]]:
+    """Rollouts of all earlier attempts, and per step that stands."""
+    total, live = 0, dict[int, int]()
+    for earlier in range(1, attempt):
+        for event, _ in read_events(events_path(run_dir, earlier)):
+            if isinstance(event, AttemptStarted):
+                live = {s: n for s, n in live.items() if s <= event.from_step}
+            if isinstance(event, StepFinished):
+                live[event.step] = sum(c.rollouts for c in event.fates.values())
+                total += live[event.step]
+    return total, live
+
+
+step = int(saved.read_text()) if saved.exists() else 0
+rollouts, live = sampled_before()
+lost = sum(n for s, n in live.items() if s > step)
+events = EventLog(events_path(run_dir, attempt))
+events.append(logs.started(attempt, step, Count(rollouts=lost, tokens=10 * lost)))
+events.append(logs.prompts())
+if step == 0:
+    events.append(logs.evaluation(0, 0.25))
+while step < config["steps"] and not stop_asked:
+    step += 1
+    time.sleep(config["step_s"])
+    visits = [logs.visit(logs.POOL[step % 6], "ready"), logs.visit(logs.POOL[(step + 1) % 6], "deferred", p=0.0)]
+    events.append(logs.step(step, visits, before=rollouts))
+    rollouts += 8
+    if mode == "garbage":
+        with events_path(run_dir, attempt).open("a") as file:
+            file.write("not an event\n")
+    if (mode == "crash" and step == 2) or (mode == "good" and step % 2 == 0):
+        saved.write_text(str(step))
+        events.append(logs.checkpoint(step))
+    if mode in ("crash", "always_crash") and step == 4 and (attempt == 1 or mode == "always_crash"):
+        print("out of luck", file=sys.stderr)
+        os._exit(3)
+saved.write_text(str(step))
+events.append(logs.checkpoint(step))
+outcome = "stopped" if stop_asked else "succeeded"
+words = f"stopped on request after step {step}" if stop_asked else "all steps done"
+events.append(AttemptFinished.model_validate({"outcome": outcome, "reason": words, "step": step}))
+events.close()

@@ -1,0 +1,59 @@
+"""What becomes of a run whose trainer is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.worker import logs
+from worker.outcome import MAX_SETBACKS, SHUT_DOWN, Death, Outcome, judge
+
+CRASH = Death("the trainer ended with status 1 without saying why", chance=False, details="Traceback")
+KILL = Death("the trainer was ended by SIGKILL", chance=True)
+
+
+def outcome(end: Any, **given: Any) -> Outcome:
+    calm: dict[str, Any] = {"stop_asked": False, "shut_down": False, "checkpoint": None, "setbacks": 0}
+    return judge(end, **calm | given)
+
+
+@pytest.mark.parametrize("told", ["succeeded", "stopped", "failed"])
+def test_the_trainers_own_word_counts(told: str) -> None:
+    assert outcome(logs.finished(3, told)) == (told, told, "all steps done")
+    assert outcome(logs.finished(3, told), stop_asked=True) == (told, told, "all steps done")
+
+
+def test_a_stop_by_the_platforms_end_says_so() -> None:
+    assert outcome(logs.finished(3, "stopped"), shut_down=True) == ("stopped", "stopped", SHUT_DOWN)
+    assert outcome(logs.finished(3, "succeeded"), shut_down=True).run == "succeeded"
+    assert outcome(KILL, shut_down=True) == ("lost", "stopped", SHUT_DOWN)
+    assert outcome(logs.finished(3, "stopped"), shut_down=True, stop_asked=True).reason == "all steps done"
+
+
+def test_a_crash_goes_on_from_the_checkpoint() -> None:
+    again = outcome(CRASH, checkpoint=20)
+    assert (again.attempt, again.run) == ("lost", "queued")
+    assert "checkpoint of step 20" in again.reason
+
+
+def test_a_crash_without_a_checkpoint_fails_with_its_log() -> None:
+    failed = outcome(CRASH)
+    assert (failed.attempt, failed.run) == ("failed", "failed")
+    assert failed.reason.endswith("The end of its log:\nTraceback")
+
+
+def test_what_was_killed_from_outside_starts_again_even_without_a_checkpoint() -> None:
+    assert outcome(KILL).run == "queued"
+
+
+def test_without_progress_it_ends() -> None:
+    assert outcome(CRASH, checkpoint=2, setbacks=MAX_SETBACKS - 1).run == "queued"
+    failed = outcome(CRASH, checkpoint=2, setbacks=MAX_SETBACKS)
+    assert failed.run == "failed" and "4th time" in failed.reason and "Traceback" in failed.reason
+
+
+def test_a_stop_is_never_tried_again() -> None:
+    stopped = outcome(KILL, stop_asked=True, checkpoint=2)
+    assert (stopped.attempt, stopped.run) == ("lost", "stopped")
+    assert "SIGKILL" in stopped.reason and "checkpoint of step 2" in stopped.reason

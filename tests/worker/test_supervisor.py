@@ -1,0 +1,192 @@
+"""Real supervisor processes with a scripted trainer that behaves well, badly, or not at all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from db.models import Lease
+from tests.worker.conftest import Stage
+from worker.settings import APP_ROOT
+
+Plays = Callable[[str], None]
+
+
+def test_a_run_that_goes_well(stage: Stage) -> None:
+    run_id = stage.new_run()
+    assert stage.supervise(run_id).wait(40) == 0
+    run = stage.run(run_id)
+    assert (run.state, run.reason, run.step, run.rollouts) == ("succeeded", "all steps done", 5, 40)
+    assert run.started_at and run.finished_at and run.first_accuracy == 0.25
+    (attempt,) = stage.attempts(run_id)
+    assert (attempt.outcome, attempt.exit_code, attempt.from_step, attempt.saved_step) == ("succeeded", 0, 0, 5)
+    stage.check_books(run_id)
+    assert json.loads((stage.settings.run_dir(run_id) / "config.json").read_text()) == run.config
+    assert stage.processes_of(run_id) == []
+    assert list((stage.home / "processes").iterdir()) == []
+
+
+def test_it_is_recorded_while_it_runs_and_numbers_appear_live(stage: Stage) -> None:
+    run_id = stage.new_run(steps=500, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    first = stage.wait_for(run_id, lambda run: run.step >= 2)
+    assert first.state == "running" and first.buckets["committed"] == first.step
+    entry = json.loads((stage.home / "processes" / f"supervisor-{run_id}.json").read_text())
+    assert entry["pid"] == supervisor.pid
+    stage.wait_for(run_id, lambda run: run.step > first.step)
+    stage.request_stop(run_id)
+    run = stage.wait_for_state(run_id, "stopped")
+    assert run.reason == f"stopped on request after step {run.step}"
+    assert supervisor.wait(10) == 0
+    stage.check_books(run_id)
+    assert stage.processes_of(run_id) == []
+
+
+def test_sigterm_stops_the_run_and_says_why(stage: Stage) -> None:
+    run_id = stage.new_run(steps=500, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 1)
+    supervisor.terminate()
+    assert supervisor.wait(30) == 0
+    run = stage.run(run_id)
+    assert (run.state, run.reason) == ("stopped", "the platform was shut down; resume to go on")
+    stage.check_books(run_id)
+
+
+def test_a_stubborn_tree_is_killed_after_the_grace(
+    stage: Stage, trainer_plays: Plays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer_plays("stubborn")
+    monkeypatch.setenv("PILOT_STOP_GRACE_S", "1")
+    bystander = stage.start("-c", "import time; time.sleep(600)")
+    run_id = stage.new_run(steps=10_000, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 1)
+    assert len(stage.processes_of(run_id)) == 2, "the trainer and its detached child"
+    stage.request_stop(run_id)
+    run = stage.wait_for_state(run_id, "stopped")
+    assert "did not end within 1 s and was killed" in (run.reason or "")
+    supervisor.wait(10)
+    assert stage.processes_of(run_id) == []
+    assert bystander.poll() is None
+    assert stage.attempts(run_id)[0].exit_code == -9
+    stage.check_books(run_id)
+
+
+def test_what_a_finished_trainer_leaves_behind_is_ended(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("silent_child")
+    run_id = stage.new_run()
+    assert stage.supervise(run_id).wait(40) == 0
+    assert stage.run(run_id).state == "succeeded"
+    assert stage.processes_of(run_id) == []
+
+
+def test_a_crash_goes_on_from_the_checkpoint_and_books_what_was_lost(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("crash")
+    run_id = stage.new_run()
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert run.state == "queued"
+    assert run.reason == "the trainer ended with status 3 without saying why; it goes on from the checkpoint of step 2"
+    assert stage.attempts(run_id)[0].outcome == "lost"
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert (run.state, run.step, run.rollouts) == ("succeeded", 5, 56), "steps 3 and 4 were paid for twice"
+    assert [a.from_step for a in stage.attempts(run_id)] == [0, 2]
+    stage.check_books(run_id)
+
+
+def test_dead_on_start_fails_with_the_end_of_its_log(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("dead_on_start")
+    run_id = stage.new_run()
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert run.state == "failed"
+    assert "status 1" in (run.reason or "") and "the model folder is missing" in (run.reason or "")
+
+
+def test_a_log_that_is_not_events_stops_the_trainer_and_fails_the_run(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("garbage")
+    run_id = stage.new_run(steps=10_000, step_s=0.05)
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert run.state == "failed" and "not an event" in (run.reason or "")
+    assert stage.processes_of(run_id) == []
+
+
+def test_a_run_directory_that_cannot_be_used_fails_the_run(stage: Stage) -> None:
+    run_id = stage.new_run()
+    folder = stage.settings.run_dir(run_id)
+    folder.mkdir(parents=True)
+    (folder / "attempts").write_text("in the way")
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert run.state == "failed" and "attempts" in (run.reason or "")
+
+
+def test_training_goes_on_while_the_database_is_away(stage: Stage) -> None:
+    run_id = stage.new_run(steps=60, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 1)
+    name = stage.engine.url.database
+    admin = sa.create_engine(stage.engine.url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    stage.engine.dispose()
+    with admin.connect() as connection:
+        connection.execute(sa.text(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false"))
+        connection.execute(
+            sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :d"), {"d": name}
+        )
+    try:
+        log = stage.settings.run_dir(run_id) / "attempts" / "1" / "events.jsonl"
+        deadline = time.monotonic() + 30
+        while '"attempt_finished"' not in log.read_text():  # longer than a lease lasts
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert supervisor.poll() is None
+    finally:
+        with admin.connect() as connection:
+            connection.execute(sa.text(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
+        admin.dispose()
+    run = stage.wait_for_state(run_id, "succeeded")
+    assert run.step == 60
+    stage.check_books(run_id)
+    assert supervisor.wait(20) == 0
+
+
+def test_a_supervisor_that_lost_its_lease_kills_its_trainer_and_writes_nothing(stage: Stage) -> None:
+    run_id = stage.new_run(steps=10_000, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 1)
+    with Session(stage.engine) as session, session.begin():
+        session.execute(sa.update(Lease).values(fence=Lease.fence + 1))
+    assert supervisor.wait(20) == 3
+    assert stage.processes_of(run_id) == []
+    run = stage.run(run_id)
+    assert run.state == "running" and stage.attempts(run_id)[0].finished_at is None
+
+
+def test_no_trainer_outlives_a_killed_supervisor(stage: Stage) -> None:
+    run_id = stage.new_run(steps=10_000, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    trainer = stage.trainer(run_id)
+    supervisor.kill()
+    trainer.wait(10)
+
+
+def test_no_torch_in_the_workers_processes() -> None:
+    """The supervisor's modules bring in neither Celery nor Alembic, nobody torch or NumPy."""
+    script = """
+import sys, worker.supervisor
+print(*sorted({"celery", "alembic"} & set(sys.modules)))
+import worker.__main__, worker.tasks, worker.queue
+print(*sorted({"torch", "transformers", "numpy", "alembic"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=APP_ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
