@@ -36,10 +36,11 @@ LABELS = {
     "n": "Rollouts per prompt", "n_pilot": "Pilot rollouts", "n_commit": "Commit rollouts",
     "pilot_prompts": "Prompts per pass", "p_lower": "Too hard below", "p_upper": "Too easy above",
     "p_solve": "Solved from", "max_age": "Oldest pilot", "binding": "Bind pilots to commits",
-    "max_rounds": "Most passes",    "max_new_tokens": "Longest response", "batch_prompts": "Batch", "lr": "Learning rate", "warmup_updates": "Warm-up",
-    "grad_clip": "Gradient clip", "normalise_std": "Divide advantages by std", "off_policy_cap": "Off-policy cap",
-    "path": "Model folder", "train": "Training prompts", "eval": "Held-out prompts",
-    "prompt_key": "Field of the prompt",    "answer_key": "Field of the answer", "samples": "Responses per prompt", "keep": "Keep",
+    "max_rounds": "Most passes", "max_new_tokens": "Longest response", "batch_prompts": "Batch",
+    "lr": "Learning rate", "warmup_updates": "Warm-up", "grad_clip": "Gradient clip",
+    "normalise_std": "Divide advantages by std", "off_policy_cap": "Off-policy cap", "path": "Model folder",
+    "train": "Training prompts", "eval": "Held-out prompts", "prompt_key": "Field of the prompt",
+    "answer_key": "Field of the answer", "samples": "Responses per prompt", "keep": "Keep",
     "wall_clock_s": "Wall-clock time",
 }  # fmt: skip
 UNITS = {

@@ -1,0 +1,349 @@
+"""Every page in every state, against the real API."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import yaml
+from streamlit.testing.v1 import AppTest
+
+from api.client import ApiError, Client
+from api.schemas import Problem
+from pipeline import config as run_config
+from tests.ui.conftest import ApiServer
+from tests.ui.story import Story
+from ui import charts
+
+APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
+
+
+def open_page(name: str, **query: str) -> AppTest:
+    """The page as a deep link opens it."""
+    app = AppTest.from_file(str(APP), default_timeout=30).run()
+    app.switch_page(f"pages/{name}.py")
+    for key, value in query.items():
+        app.query_params[key] = value
+    return checked(app.run())
+
+
+def checked(app: AppTest) -> AppTest:
+    assert not app.exception, app.exception
+    return app
+
+
+def html(app: AppTest) -> str:
+    return "\n".join(element.proto.body for element in app.get("html"))
+
+
+def labels(app: AppTest, kind: str) -> list[str]:
+    return [element.label for element in app.get(kind)]
+
+
+def click(app: AppTest, key: str) -> AppTest:
+    return checked(app.button(key=key).click().run())
+
+
+# Runs
+
+
+def test_no_runs_yet(api: ApiServer) -> None:
+    page = html(open_page("runs"))
+    assert "No runs yet" in page and "New run" in page, "an empty list tells what to do"
+
+
+def test_runs_of_every_kind(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    Story(engine, config | {"name": "waits"})
+    Story(engine, config | {"name": "works <b>"[:5]}).start().train(6)
+    Story(engine, config | {"name": "done"}).start().train(3).finish("succeeded", "All steps are done.")
+    Story(engine, config | {"name": "broke"}).start().finish("failed", "Out of memory.")
+    app = open_page("runs")
+    page = html(app)
+    for state in ("queued", "running", "succeeded", "failed"):
+        assert f"</i>{state}</span>" in page
+    assert [link.proto.label for link in app.get("page_link")] == ["broke", "done", "works", "waits"]
+    assert "Pilot-Commit" in page and "40,000" in page and "pc-stack" in page
+    page = html(checked(app.selectbox(key="state").select("failed").run()))
+    assert "broke" not in page and "</i>failed" in page and "</i>running" not in page
+    assert "No run is stopped" in html(checked(app.selectbox(key="state").select("stopped").run()))
+
+
+def test_runs_are_paged(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    for number in range(27):
+        Story(engine, config | {"name": f"run {number}"})
+    app = open_page("runs")
+    names = [link.proto.label for link in app.get("page_link")]
+    assert (len(names), names[0]) == (25, "run 26")
+    (older,) = (b for b in app.button if b.label == "Older")
+    assert [link.proto.label for link in checked(older.click().run()).get("page_link")] == ["run 1", "run 0"]
+
+
+@pytest.mark.parametrize("name", ["runs", "new_run", "run", "prompts", "prompt"])
+def test_the_api_is_away(name: str, api: ApiServer) -> None:
+    api.stop()
+    query = {} if name in ("runs", "new_run") else {"run": str(uuid.uuid4()), "prompt": "p0"}
+    page = html(open_page(name, **query))
+    assert "The API does not answer" in page and api.url in page and "pilot up" in page
+    assert "Traceback" not in page
+
+
+@pytest.mark.parametrize("name", ["run", "prompts", "prompt"])
+def test_an_address_without_a_run(name: str, api: ApiServer) -> None:
+    app = open_page(name)
+    assert "chosen" in html(app) and app.get("page_link")
+    page = html(open_page(name, run=str(uuid.uuid4()), prompt="p0"))
+    assert "pc-banner" in page and "Traceback" not in page
+
+
+# Run
+
+
+def test_a_running_run(api: ApiServer, running: Story) -> None:
+    app = open_page("run", run=str(running.id))
+    page = html(app)
+    now = running.now()
+    for bucket, count in now.buckets.items():
+        assert f'aria-label="{count:,} prompts {bucket}"' in page
+    assert "</i>running" in page and "12" in page and "of 60" in page
+    assert f"{now.rollouts:,}" in page, "what was spent, with its exact value on hover"
+    assert len(app.get("vega_lite_chart")) == 4
+    assert "trained on" in page and "pilot, too hard" in page, "spend by fate"
+    assert {"Prompts", "Clone", "Stop"} <= set(labels(app, "button"))
+    running.train(1)
+    assert f'aria-label="{running.now().buckets["ready"]:,} prompts ready"' in html(checked(app.run()))
+
+
+def test_stop_and_resume(api: ApiServer, running: Story) -> None:
+    app = click(open_page("run", run=str(running.id)), "stop-run")
+    assert running.now().state == "stopping"
+    assert app.button(key="stop-run").disabled and "</i>stopping" in html(app)
+    running.finish("stopped", "Stopped by request.")
+    app = checked(app.run())
+    assert "</i>stopped" in html(app) and "Stopped by request." in html(app)
+    app = click(app, "resume-run")
+    assert running.now().state == "queued" and "</i>queued" in html(app)
+
+
+def test_a_stop_that_comes_too_late(api: ApiServer, running: Story) -> None:
+    app = open_page("run", run=str(running.id))
+    running.finish("succeeded", "All steps are done.")
+    app = click(app, "stop-run")
+    assert "</i>succeeded" in html(app)
+
+
+def test_a_stop_that_is_refused(api: ApiServer, running: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(title="Not possible now", status=409, detail="The run has finished.")
+    monkeypatch.setattr(Client, "stop_run", lambda self, run_id: (_ for _ in ()).throw(ApiError(problem)))
+    app = click(open_page("run", run=str(running.id)), "stop-run")
+    assert "Not possible now. The run has finished." in app.toast[0].value
+
+
+def test_a_failed_run(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    run = Story(engine, config).start().train(2).finish("failed", "Out of memory <in> step 3. Lower batch_prompts.")
+    app = open_page("run", run=str(run.id))
+    page = html(app)
+    assert "<b>Failed</b> Out of memory &lt;in&gt; step 3. Lower batch_prompts." in page
+    assert not app.button(key="resume-run").disabled
+
+
+def test_a_finished_run_is_not_polled(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    run = Story(engine, config).start().train(2)
+    assert timers(open_page("run", run=str(run.id))) == [2]
+    run.finish("succeeded", "All steps are done.")
+    app = open_page("run", run=str(run.id))
+    assert timers(app) == []
+    assert app.button(key="resume-run").disabled
+    assert "All steps are done." in html(app)
+
+
+def timers(app: AppTest) -> list[float]:
+    """The intervals at which the page asks to be refreshed."""
+    session = app.session_state["feed"]
+    return [2] if session.live else []
+
+
+def test_a_queued_run(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    app = open_page("run", run=str(Story(engine, config).id))
+    page = html(app)
+    assert "</i>queued" in page and "No step yet" in page and not app.get("vega_lite_chart")
+    app = click(app, "stop-run")
+    assert "</i>stopped" in html(app), "a queued run is stopped at once"
+
+
+def test_the_connection_is_lost_and_comes_back(api: ApiServer, running: Story) -> None:
+    app = open_page("run", run=str(running.id))
+    ready = running.now().buckets["ready"]
+    api.stop()
+    page = html(checked(app.run()))
+    assert "The API does not answer" in page and "last known" in page
+    assert f'aria-label="{ready:,} prompts ready"' in page, "the last numbers stay"
+    running.train(1)
+    api.start()
+    page = html(checked(app.run()))
+    assert "does not answer" not in page
+    assert f'aria-label="{running.now().buckets["ready"]:,} prompts ready"' in page
+
+
+def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    call = Client._send
+
+    def counted(self: Client, method: str, path: str, **given: Any) -> Any:
+        asked.append(f"{path.rsplit('/', 1)[-1]} {(given.get('params') or {}).get('from_step', '')}".strip())
+        return call(self, method, path, **given)
+
+    app = open_page("run", run=str(running.id))
+    monkeypatch.setattr(Client, "_send", counted)
+    checked(app.run())
+    assert asked == [str(running.id)], "without news a refresh is one small request"
+    asked.clear()
+    running.train(1)
+    checked(app.run())
+    assert asked == [str(running.id), "metrics 12", "buckets 12", "ledger", "prompts"]
+
+
+# Prompts
+
+
+def test_prompts(api: ApiServer, running: Story) -> None:
+    app = open_page("prompts", run=str(running.id))
+    links = app.get("page_link")
+    assert len(links) == 1 + 25 and "of 200 prompts" in app.caption[0].value
+    (following,) = (b for b in app.button if b.label == "Next")
+    checked(following.click().run())
+    assert "26–50 of 200" in app.caption[0].value
+    deferred = running.now().buckets["deferred"]
+    checked(app.get("button_group")[0].set_value("deferred").run())
+    assert f"of {deferred} prompts" in app.caption[0].value, "a filter begins on the first page"
+    checked(app.text_input(key="search").set_value("no such words").run())
+    assert "No prompt matches" in html(app)
+
+
+def test_prompts_by_deep_link(api: ApiServer, running: Story) -> None:
+    app = open_page("prompts", run=str(running.id), search="What is 77 ")
+    assert [link.proto.label for link in app.get("page_link")][1:] == [r"What is 77 \+ 6? Answer with a number\."]
+
+
+def test_a_prompt_with_history(api: ApiServer, running: Story) -> None:
+    with Client(api.url) as client:
+        row = client.prompts(running.id, sort="-visits", limit=1).prompts[0]
+    app = open_page("prompt", run=str(running.id), prompt=row.id)
+    page = html(app)
+    assert "What is" in page and f">{row.answer}</pre>" in page and f"</i>{row.bucket}" in page
+    assert len(app.get("vega_lite_chart")) == 1 and "commit" in page and "bucket after it" in page
+
+
+def test_an_unseen_prompt(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    run = Story(engine, config).start()
+    app = open_page("prompt", run=str(run.id), prompt="p0003")
+    assert "Not sampled yet" in html(app) and not app.get("vega_lite_chart")
+
+
+def test_a_prompt_that_is_not_there(api: ApiServer, running: Story) -> None:
+    assert "pc-banner" in html(open_page("prompt", run=str(running.id), prompt="nope"))
+
+
+# New run
+
+
+@pytest.fixture
+def preset(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """One preset whose files exist, whatever ships."""
+    given = [{"name": "small", "title": "Small", "description": "A small run.", "config": config}]
+    monkeypatch.setattr("api.routes.config.presets", lambda: given)
+    return config
+
+
+def widget(app: AppTest, kind: str, path: str) -> Any:
+    (found,) = (w for w in app.get(kind) if w.key and w.key.split(".", 1)[-1].split("@")[0] == path)
+    return found
+
+
+def test_a_run_from_a_preset(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    assert "Ready to start" in app.success[0].value
+    for path in ("method.n_pilot", "method.p_lower", "update.lr", "budget.rollouts", "engine.token_budget"):
+        assert widget(app, "number_input", path)
+    widget(app, "number_input", "budget.steps").set_value(7)
+    widget(app, "text_input", "name").set_value("seven steps")
+    app = click(app.run(), "start-run")
+    with Client(api.url) as client:
+        (made,) = client.list_runs().runs
+        assert (made.name, made.steps_budget, made.state) == ("seven steps", 7, "queued")
+        assert client.get_run(made.id).config["method"]["n_pilot"] == 8
+    assert "seven steps" in html(app), "the start leads to the run"
+
+
+def test_problems_are_told_at_the_field(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    widget(app, "number_input", "budget.steps").set_value(0)
+    widget(app, "text_input", "model.path").set_value("/no/such/folder")
+    app = checked(app.run())
+    problems = [h for h in html(app).split("\n") if "pc-field-problem" in h]
+    assert any("greater than or equal to 1" in p for p in problems)
+    assert app.button(key="start-run").disabled and "not accepted" in app.error[0].value
+    widget(app, "number_input", "budget.steps").set_value(5)
+    app = checked(app.run())
+    assert [h for h in html(app).split("\n") if "pc-field-problem" in h] == ["x"]
+
+
+def test_thresholds_in_the_wrong_order(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    widget(app, "number_input", "method.p_lower").set_value(0.9)
+    page = html(checked(app.run()))
+    assert "p_lower=0.9 is above p_upper=0.75" in page
+
+
+def test_the_method_chooses_the_fields(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    widget(app, "selectbox", "method.name").select("grpo")
+    app = checked(app.run())
+    assert widget(app, "number_input", "method.n").value == 128
+    assert yaml.safe_load(app.code[0].value)["method"] == {"name": "grpo", "n": 128}
+    assert "Ready to start" in app.success[0].value
+
+
+def test_yaml_both_ways(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    widget(app, "number_input", "seed").set_value(5)
+    app = checked(app.run())
+    app = checked(app.toggle(key="new.as_yaml").set_value(True).run())
+    shown = yaml.safe_load(app.text_area(key="new.yaml").value)
+    assert shown["seed"] == 5
+    assert widget(app, "number_input", "seed").disabled
+    app = checked(app.text_area(key="new.yaml").set_value(yaml.safe_dump(shown | {"seed": 6, "wrong": 1})).run())
+    assert widget(app, "number_input", "seed").value == 6
+    assert any("unknown field" in e.value for e in app.error)
+    app = checked(app.text_area(key="new.yaml").set_value("a: [1").run())
+    assert "not YAML" in app.error[0].value and app.button(key="start-run").disabled
+    app = checked(app.text_area(key="new.yaml").set_value("just words").run())
+    assert "mapping" in app.error[0].value
+    app = checked(app.text_area(key="new.yaml").set_value(yaml.safe_dump(shown | {"seed": 7})).run())
+    app = checked(app.toggle(key="new.as_yaml").set_value(False).run())
+    assert widget(app, "number_input", "seed").value == 7 and not widget(app, "number_input", "seed").disabled
+
+
+def test_a_clone(api: ApiServer, preset: dict[str, Any], running: Story) -> None:
+    app = open_page("new_run", **{"from": str(running.id)})
+    assert widget(app, "number_input", "method.n_commit").value == 24
+    assert widget(app, "text_input", "name").value == "demo"
+
+
+def test_no_presets(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.routes.config.presets", list)
+    app = open_page("new_run")
+    assert app.button(key="start-run").disabled
+    assert any("required" in h for h in html(app).split("\n") if "pc-field-problem" in h)
+
+
+def test_shipped_presets_are_offered(api: ApiServer) -> None:
+    app = open_page("new_run")
+    assert labels(app, "button").count("Use this") == max(0, len(run_config.presets()) - 1)
+
+
+def test_long_series_are_thinned() -> None:
+    thinned = charts.thin(range(10_000))
+    assert len(thinned) == charts.MAX_POINTS and (thinned[0], thinned[-1]) == (0, 9_999)
