@@ -90,15 +90,13 @@ def start(session: Session, run: Run, attempt: Attempt, from_step: int, n_train:
         run.state = "running"
     later = {"run_id": run.id, "step": from_step}
     lost = Spend(*session.execute(_LATER_SPEND, later).one())
-    touched = list(session.scalars(_LATER_PROMPTS, later))
+    session.execute(_FORGET_LATER_STATES, later)
     for table in (StepMetrics, Evaluation, PromptVisit, PromptMove, LedgerEntry):
         session.execute(sa.delete(table).where(table.run_id == run.id, table.step > from_step))
     if lost != (0, 0):
         entry = {"run_id": run.id, "attempt": attempt.attempt, "step": from_step, "fate": "lost"}
         session.execute(sa.insert(LedgerEntry), [{**entry, "rollouts": lost.rollouts, "tokens": lost.tokens}])
-    if touched:
-        session.execute(_DELETE_STATES, {"run_id": run.id, "prompts": touched})
-        session.execute(_MERGE_STATES, {"run_id": run.id, "after": -1, "prompts": touched})
+    session.execute(_RESTORE_STATES, {"run_id": run.id, "after": -1})
     before = session.get(StepMetrics, (run.id, from_step), populate_existing=True)
     run.step = from_step
     run.buckets = dict(before.buckets) if before else dict.fromkeys(BUCKETS, 0) | {"unseen": n_train}
@@ -174,7 +172,7 @@ def add_steps(session: Session, run: Run, attempt: Attempt, steps: Sequence[Step
         "prompt_moves (run_id, step, attempt, prompt_id, bucket)",
         ((run.id, s.step, attempt.attempt, id, bucket) for s in steps for id, bucket in s.moves.items()),
     )
-    session.execute(_MERGE_STATES, {"run_id": run.id, "after": run.step, "prompts": None})
+    session.execute(_MERGE_STATES, {"run_id": run.id, "after": run.step})
     last = steps[-1]
     run.step, run.rollouts, run.tokens = last.step, last.rollouts, last.tokens
     run.buckets = dict(last.buckets)
@@ -229,22 +227,26 @@ _LATER_SPEND = sa.text(
     "SELECT coalesce(sum(rollouts), 0)::bigint, coalesce(sum(tokens), 0)::bigint FROM ledger "
     "WHERE run_id = :run_id AND step > :step"
 )
-_LATER_PROMPTS = sa.text(
-    "SELECT prompt_id FROM prompt_visits WHERE run_id = :run_id AND step > :step "
-    "UNION SELECT prompt_id FROM prompt_moves WHERE run_id = :run_id AND step > :step"
-)
-_DELETE_STATES = sa.text("DELETE FROM prompt_states WHERE run_id = :run_id AND prompt_id = ANY(:prompts)")
-
-# Prompt states out of the visits and moves of steps later than :after (of :prompts, or of all when that is
-# null). A move happens as its step begins, before the step's visits.
-_MERGE_STATES = sa.text(
+_FORGET_LATER_STATES = sa.text(
     """
+    DELETE FROM prompt_states WHERE run_id = :run_id AND prompt_id IN (
+        SELECT prompt_id FROM prompt_visits WHERE run_id = :run_id AND step > :step
+        UNION SELECT prompt_id FROM prompt_moves WHERE run_id = :run_id AND step > :step
+    )
+    """
+)
+
+# Prompt states out of the visits and moves of the steps after :after. A move happens as its step begins, before the
+# step's visits.
+_STATES = """
     INSERT INTO prompt_states AS s (run_id, prompt_id, bucket, step, success_rate, visits, rollouts, tokens)
     SELECT :run_id, prompt_id,
         (array_agg(bucket ORDER BY step DESC, position DESC))[1],
         max(step),
-        (array_agg(success_rate ORDER BY step DESC, position DESC) FILTER (WHERE success_rate IS NOT
-        NULL))[1], count(*) FILTER (WHERE position >= 0), coalesce(sum(n), 0), coalesce(sum(tokens), 0)
+        (array_agg(success_rate ORDER BY step DESC, position DESC) FILTER (WHERE success_rate IS NOT NULL))[1],
+        count(*) FILTER (WHERE position >= 0),
+        coalesce(sum(n), 0),
+        coalesce(sum(tokens), 0)
     FROM (
         SELECT prompt_id, step, position, bucket, success_rate, n, tokens
         FROM prompt_visits WHERE run_id = :run_id AND step > :after
@@ -252,7 +254,10 @@ _MERGE_STATES = sa.text(
         SELECT prompt_id, step, -1, bucket, NULL, 0, 0
         FROM prompt_moves WHERE run_id = :run_id AND step > :after
     ) AS changes
-    WHERE CAST(:prompts AS text[]) IS NULL OR prompt_id = ANY(CAST(:prompts AS text[]))
+    """
+_MERGE_STATES = sa.text(
+    _STATES
+    + """
     GROUP BY prompt_id
     ON CONFLICT (run_id, prompt_id) DO UPDATE SET
         bucket = excluded.bucket,
@@ -261,6 +266,14 @@ _MERGE_STATES = sa.text(
         visits = s.visits + excluded.visits,
         rollouts = s.rollouts + excluded.rollouts,
         tokens = s.tokens + excluded.tokens
+    """
+)
+# Every prompt that was ever touched has a state, so those without one are those just forgotten.
+_RESTORE_STATES = sa.text(
+    _STATES
+    + """
+    WHERE prompt_id NOT IN (SELECT prompt_id FROM prompt_states WHERE run_id = :run_id)
+    GROUP BY prompt_id
     """
 )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 
+from celery.platforms import SecurityWarning
 from celery.signals import worker_ready, worker_shutting_down
 
 from db import DatabaseUnavailable, database_url
@@ -33,6 +35,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    # About root and pickle; nothing but JSON is accepted here.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     sweep = SweepThread(settings)
 
     def start_sweep(**_: object) -> None:
@@ -45,6 +49,7 @@ def main() -> int:
     worker_shutting_down.connect(stop_sweep, weak=False)
     app.worker_main(
         [
+            "--quiet",  # no banner
             "worker",
             "--pool=threads",
             "--concurrency=1",  # launches take one another's place in line, so slots are counted right
