@@ -43,7 +43,9 @@ def draw(key: str, table: Table, spec: dict[str, Any], alt: str, height: int = H
         },
         "padding": {"left": 2, "right": 8, "top": 2, "bottom": 2},
     }
-    st.vega_lite_chart(pa.table({n: _column(v) for n, v in table.items()}), whole, height=height, alt=alt, key=key)
+    data = pa.table({name: _column(values) for name, values in table.items()})
+    with st.container(key=key):
+        st.vega_lite_chart(data, whole, height=height, alt=alt)
 
 
 def placeholder(words: str, height: int = HEIGHT) -> None:

@@ -39,8 +39,13 @@ def html(app: AppTest) -> str:
     return "\n".join(element.proto.body for element in app.get("html"))
 
 
-def labels(app: AppTest, kind: str) -> list[str]:
-    return [element.label for element in app.get(kind)]
+def problems(app: AppTest) -> list[str]:
+    """What is told at fields."""
+    return [h for h in html(app).split("\n") if h.startswith('<div class="pc-field-problem"')]
+
+
+def labels(app: AppTest) -> list[str]:
+    return [button.label for button in app.button]
 
 
 def click(app: AppTest, key: str) -> AppTest:
@@ -111,7 +116,7 @@ def test_a_running_run(api: ApiServer, running: Story) -> None:
     assert f"{now.rollouts:,}" in page, "what was spent, with its exact value on hover"
     assert len(app.get("vega_lite_chart")) == 4
     assert "trained on" in page and "pilot, too hard" in page, "spend by fate"
-    assert {"Prompts", "Clone", "Stop"} <= set(labels(app, "button"))
+    assert {"Prompts", "Clone", "Stop"} <= set(labels(app))
     running.train(1)
     assert f'aria-label="{running.now().buckets["ready"]:,} prompts ready"' in html(checked(app.run()))
 
@@ -216,7 +221,7 @@ def test_prompts(api: ApiServer, running: Story) -> None:
     checked(following.click().run())
     assert "26–50 of 200" in app.caption[0].value
     deferred = running.now().buckets["deferred"]
-    checked(app.get("button_group")[0].set_value("deferred").run())
+    checked(app.pills(key="bucket").set_value("deferred").run())
     assert f"of {deferred} prompts" in app.caption[0].value, "a filter begins on the first page"
     checked(app.text_input(key="search").set_value("no such words").run())
     assert "No prompt matches" in html(app)
@@ -282,12 +287,11 @@ def test_problems_are_told_at_the_field(api: ApiServer, preset: dict[str, Any]) 
     widget(app, "number_input", "budget.steps").set_value(0)
     widget(app, "text_input", "model.path").set_value("/no/such/folder")
     app = checked(app.run())
-    problems = [h for h in html(app).split("\n") if "pc-field-problem" in h]
-    assert any("greater than or equal to 1" in p for p in problems)
+    assert ["greater than or equal to 1" in p for p in problems(app)] == [True]
     assert app.button(key="start-run").disabled and "not accepted" in app.error[0].value
     widget(app, "number_input", "budget.steps").set_value(5)
     app = checked(app.run())
-    assert [h for h in html(app).split("\n") if "pc-field-problem" in h] == ["x"]
+    assert ["no such folder" in p for p in problems(app)] == [True]
 
 
 def test_thresholds_in_the_wrong_order(api: ApiServer, preset: dict[str, Any]) -> None:
@@ -311,7 +315,7 @@ def test_yaml_both_ways(api: ApiServer, preset: dict[str, Any]) -> None:
     widget(app, "number_input", "seed").set_value(5)
     app = checked(app.run())
     app = checked(app.toggle(key="new.as_yaml").set_value(True).run())
-    shown = yaml.safe_load(app.text_area(key="new.yaml").value)
+    shown = yaml.safe_load(str(app.text_area(key="new.yaml").value))
     assert shown["seed"] == 5
     assert widget(app, "number_input", "seed").disabled
     app = checked(app.text_area(key="new.yaml").set_value(yaml.safe_dump(shown | {"seed": 6, "wrong": 1})).run())
@@ -336,12 +340,12 @@ def test_no_presets(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.routes.config.presets", list)
     app = open_page("new_run")
     assert app.button(key="start-run").disabled
-    assert any("required" in h for h in html(app).split("\n") if "pc-field-problem" in h)
+    assert len(problems(app)) == 3 and all("required" in p for p in problems(app))
 
 
 def test_shipped_presets_are_offered(api: ApiServer) -> None:
     app = open_page("new_run")
-    assert labels(app, "button").count("Use this") == max(0, len(run_config.presets()) - 1)
+    assert labels(app).count("Use this") == max(0, len(run_config.presets()) - 1)
 
 
 def test_long_series_are_thinned() -> None:

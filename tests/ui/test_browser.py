@@ -1,0 +1,256 @@
+"""The dashboard in a real browser: live numbers without a reload, stop, deep links, no console errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect, sync_playwright
+
+from api.client import Client
+from tests.ui.conftest import ApiServer
+from tests.ui.story import Story
+from ui.palette import BUCKETS
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+# On a deep link Streamlit's client first asks for its server below the page's own path, and gets a 404.
+PROBE = re.compile(r"/_stcore/(health|host-config)$")
+
+
+@pytest.fixture(scope="module")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    assert CHROMIUM, "this test needs Chromium on the PATH (Debian/Ubuntu: apt-get install chromium)"
+    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def process(api: ApiServer, tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """The dashboard in a process of its own, as `pilot up` starts it; gives its address and process id."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    log = tmp_path / "dashboard.log"
+    command = [sys.executable, "-m", "streamlit", "run", "ui/app.py", "--server.port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"PILOT_API_URL": api.url}, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            try:
+                with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield url, process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture
+def dashboard(process: tuple[str, int]) -> str:
+    return process[0]
+
+
+class Watched:
+    """A page, and everything that went wrong in it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        self.foreign: list[str] = []
+        self.loads = 0
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", self._request)
+        page.on("load", lambda _: self._loaded())
+
+    def _loaded(self) -> None:
+        self.loads += 1
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not PROBE.search(message.location.get("url", "")):
+            self.errors.append(f"{message.text} {message.location}")
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:")):
+            self.foreign.append(request.url)
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    context.set_default_timeout(30_000)
+    watched = Watched(context.new_page())
+    yield watched
+    context.close()
+    assert watched.errors == []
+    assert watched.foreign == [], "the dashboard asks no other machine for anything"
+
+
+def counts(page: Page) -> dict[str, int]:
+    """What the six tiles say."""
+    tiles = {name: page.locator(f".st-key-bucket-{name} .pc-tile-value") for name in BUCKETS}
+    return {name: int(tile.get_attribute("data-count") or -1) for name, tile in tiles.items()}
+
+
+def expect_counts(page: Page, story: Story) -> None:
+    for name, count in story.now().buckets.items():
+        expect(page.locator(f".st-key-bucket-{name} .pc-tile-value")).to_have_attribute("data-count", str(count))
+
+
+def test_buckets_move_without_a_reload(dashboard: str, watched: Watched, running: Story) -> None:
+    page = watched.page
+    page.goto(f"{dashboard}/run?run={running.id}")
+    expect_counts(page, running)
+    before = counts(page)
+    assert sum(before.values()) == 200
+    expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(4)
+    page.evaluate(
+        """() => {
+            window.never_reloaded = true;
+            document.querySelector('.st-key-chart-buckets svg.marks').marked = true;
+            document.querySelector('[data-testid="stMain"]').scrollTo(0, 300);
+        }"""
+    )
+    for _ in range(3):
+        running.train(1)
+        expect_counts(page, running)
+    assert counts(page) != before
+    expect(page.locator(".pc-meters")).to_contain_text("15")
+    assert page.evaluate("window.never_reloaded") is True and watched.loads == 1
+    assert page.evaluate("document.querySelector('[data-testid=\"stMain\"]').scrollTop") == 300, "no scroll jump"
+    assert page.evaluate("document.querySelector('.st-key-chart-buckets svg.marks').marked"), (
+        "the chart is updated, not drawn anew"
+    )
+
+
+def test_stop_finish_and_the_end_of_polling(dashboard: str, watched: Watched, running: Story) -> None:
+    page = watched.page
+    page.goto(f"{dashboard}/run?run={running.id}")
+    page.locator(".st-key-stop-run button:visible").click()
+    expect(page.locator(".st-key-run-header .pc-chip")).to_have_text("stopping")
+    expect(page.locator(".st-key-stop-run button:visible")).to_be_disabled()
+    assert running.now().state == "stopping"
+    running.finish("stopped", "Stopped by request after step 12.")
+    expect(page.locator(".st-key-run-header .pc-chip")).to_have_text("stopped")
+    expect(page.locator(".st-key-run-header")).to_contain_text("Stopped by request after step 12.")
+    expect(page.locator(".st-key-resume-run button:visible")).to_be_enabled()
+    page.wait_for_timeout(1500)
+    quiet = page.evaluate(
+        """() => new Promise(done => {
+            let changes = 0;
+            const seen = new MutationObserver(list => changes += list.length);
+            seen.observe(document.querySelector('[data-testid="stMain"]'), {childList: true, subtree: true});
+            setTimeout(() => done(changes), 5000);
+        })"""
+    )
+    assert quiet == 0, "a finished run is not polled"
+
+
+def test_the_api_goes_away_and_comes_back(dashboard: str, watched: Watched, api: ApiServer, running: Story) -> None:
+    page = watched.page
+    page.goto(f"{dashboard}/run?run={running.id}")
+    expect_counts(page, running)
+    api.stop()
+    expect(page.get_by_role("alert")).to_contain_text("The API does not answer")
+    expect_counts(page, running)
+    running.train(1)
+    api.start()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect_counts(page, running)
+    assert watched.loads == 1
+
+
+def test_from_the_list_to_a_prompt_and_its_deep_link(
+    dashboard: str, watched: Watched, browser: Browser, api: ApiServer, running: Story
+) -> None:
+    page = watched.page
+    page.goto(dashboard)
+    page.locator(f".st-key-run-row-{running.id} a").click()
+    expect(page.locator(".st-key-run-header h1")).to_have_text("demo")
+    assert f"run={running.id}" in page.url
+    page.locator(".st-key-open-prompts button").click()
+    page.locator(".st-key-bucket button", has_text="committed").click()
+    expect(page.locator(".st-key-prompts-table .pc-bucket").first).to_have_text("committed")
+    row = page.locator('[class*="st-key-prompt-row-"] a').first
+    name = row.inner_text()
+    row.click()
+    expect(page.locator("pre.pc-text").first).to_contain_text(name.split("?")[0])
+    expect(page.locator(".st-key-chart-visits svg.marks")).to_be_visible()
+    with Client(api.url) as client:
+        first = client.prompts(running.id, bucket="committed", limit=1).prompts[0]
+    assert watched.loads == 1, "walking through the dashboard loads nothing anew"
+    page.goto(f"{dashboard}/prompt?run={running.id}&prompt={first.id}")
+    expect(page.locator("pre.pc-text").first).to_have_text(first.text)
+    expect(page.locator("pre.pc-text").nth(1)).to_have_text(first.answer)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 420])
+def test_every_page_fits(
+    dashboard: str, browser: Browser, running: Story, tmp_path: Path, scheme: Any, width: int
+) -> None:
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    page = context.new_page()
+    for path in (
+        "",
+        "new",
+        f"run?run={running.id}",
+        f"prompts?run={running.id}",
+        f"prompt?run={running.id}&prompt=p0000",
+    ):
+        page.goto(f"{dashboard}/{path}")
+        page.locator('[data-testid="stMainBlockContainer"] h1').first.wait_for()
+        wide, seen = page.evaluate(
+            "(m => [m.scrollWidth, m.clientWidth])(document.querySelector('[data-testid=\"stMain\"]'))"
+        )
+        assert wide <= seen, f"/{path} is {wide} px wide on a screen of {seen}"
+        page.screenshot(path=tmp_path / f"{path.partition('?')[0] or 'runs'}-{scheme}-{width}.png")
+    background = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 380) == (scheme == "light")
+    context.close()
+
+
+def test_the_dashboard_is_small(process: tuple[str, int], watched: Watched, running: Story) -> None:
+    """Resident memory after a page was used; the whole idle platform has 700 MB."""
+    url, pid = process
+    watched.page.goto(f"{url}/run?run={running.id}")
+    expect_counts(watched.page, running)
+    resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert resident and int(resident[1]) < 250_000, resident
+    assert "torch" not in Path(f"/proc/{pid}/maps").read_text()

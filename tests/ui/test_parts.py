@@ -1,0 +1,152 @@
+"""The parts below the pages: the form from the schema, findings, words and numbers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.schemas import EvaluationOut, FateCount, Ledger, RunDetail, StepOut
+from pipeline.config import RunConfig
+from ui import form, health, text
+
+ROOT = Path(__file__).resolve().parents[2]
+NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+def make_form(**chosen: str) -> list[form.Group]:
+    return form.groups(RunConfig.model_json_schema(), lambda path, default: chosen.get(path.replace(".", "_"), default))
+
+
+def test_every_field_of_the_config_is_in_the_form_once() -> None:
+    paths = [f.path for group in make_form() for f in group.fields]
+    assert len(paths) == len(set(paths))
+    assert [g.title for g in make_form()] == [
+        "Run", "Data", "Model", "Method", "Update", "Budget", "Evaluation", "Engine",
+    ]  # fmt: skip
+    given = {"model": {"path": "m"}, "data": {"train": "t", "eval": "e"}}
+    whole = RunConfig.model_validate(given).model_dump(mode="json")
+
+    def leaves(node: dict[str, Any], at: str = "") -> set[str]:
+        return {p for k, v in node.items() for p in (leaves(v, f"{at}{k}.") if isinstance(v, dict) else {at + k})}
+
+    assert set(paths) == leaves(whole)
+
+
+def test_the_form_gives_back_the_config() -> None:
+    given = {"model": {"path": "m"}, "data": {"train": "t", "eval": "e"}}
+    whole = RunConfig.model_validate(given).model_dump(mode="json")
+    config = form.config_of(make_form(), lambda f: form.lookup(whole, f.path, f.default))
+    assert config == whole
+    RunConfig.model_validate(config)
+
+
+def test_an_empty_required_field_is_left_out() -> None:
+    config = form.config_of(make_form(), lambda f: f.default)
+    assert "path" not in config.get("model", {}) and "train" not in config["data"]
+
+
+def test_a_union_shows_the_chosen_member() -> None:
+    (method,) = (g for g in make_form(method_name="grpo", reward_name="numeric") if g.title == "Method")
+    assert [f.path for f in method.fields][:2] == ["method.name", "method.n"]
+    assert method.fields[0].options == ("grpo", "pilot_commit")
+
+
+def test_problems_belong_to_a_group() -> None:
+    groups = {g.title: g for g in make_form()}
+    assert groups["Method"].owns("method") and groups["Method"].owns("method.p_lower")
+    assert groups["Data"].owns("reward.tolerance") and not groups["Data"].owns("config")
+
+
+def test_fields_know_bounds_units_and_defaults() -> None:
+    fields = {f.path: f for g in make_form() for f in g.fields}
+    assert (fields["method.p_lower"].minimum, fields["method.p_lower"].maximum) == (0, 1)
+    assert fields["budget.rollouts"].nullable and fields["budget.rollouts"].kind == "integer"
+    assert fields["method.commit_order"].kind == "choice" and fields["method.binding"].kind == "flag"
+    assert fields["method.max_age"].label == "Oldest pilot (steps)"
+    assert fields["update.lr"].step == 1e-6 and fields["data.train"].required
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "–"), (0, "0"), (1234, "1,234"), (99_999, "99,999"), (123_456, "123k"), (12_345_678, "12.3M"),
+        (0.18342, "0.183"), (0.000012, "1.2e-05"), (5e9, "5B"), (-3, "-3"), (1234.5, "1,234"),
+    ],
+)  # fmt: skip
+def test_numbers(value: float | None, words: str) -> None:
+    assert text.number(value) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(3.21, "3.2 s"), (42, "42 s"), (150, "2 min 30 s"), (1500, "25 min"), (7300, "2 h 01 min"), (200_000, "2 d 7 h")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert text.duration(seconds) == words
+
+
+def run(**given: Any) -> RunDetail:
+    columns: dict[str, Any] = {
+        "id": uuid.uuid4(), "name": "r", "state": "running", "reason": None, "method": "pilot_commit", "model": "m",
+        "created_at": NOW, "started_at": NOW, "finished_at": None, "attempt": 1, "step": 10, "steps_budget": 100,
+        "rollouts": 1000, "rollouts_budget": None, "tokens": 1, "first_accuracy": 0.4, "accuracy": 0.5,
+        "best_accuracy": 0.5, "buckets": {}, "config": {}, "config_digest": "d", "dataset_id": None,
+        "stop_requested_at": None, "eval_rollouts": 0, "eval_tokens": 0, "attempts": [],
+    }  # fmt: skip
+    return RunDetail.model_validate(columns | given)
+
+
+def steps(n: int = 10, **metrics: float) -> list[StepOut]:
+    return [
+        StepOut(
+            step=i, attempt=1, epoch=0, rollouts=100 * i, tokens=1000 * i, metrics=dict(metrics),
+            finished_at=NOW + dt.timedelta(seconds=4 * i),
+        )
+        for i in range(1, n + 1)
+    ]  # fmt: skip
+
+
+def evaluation(step: int, accuracy: float) -> EvaluationOut:
+    return EvaluationOut(
+        step=step, greedy_accuracy=accuracy, sampled_accuracy=accuracy, stderr=0.01, samples=4, n_prompts=64,
+        rollouts_spent=100 * step, seconds=1, finished_at=NOW,
+    )  # fmt: skip
+
+
+def titles(found: list[health.Finding]) -> list[str]:
+    return [f.title for f in found]
+
+
+def test_findings() -> None:
+    soon, late = NOW + dt.timedelta(seconds=42), NOW + dt.timedelta(minutes=20)
+    assert titles(health.findings(run(), steps(), [], None, soon)) == ["Healthy"]
+    assert health.findings(run(), steps(), [], None, late)[0].level == "bad"
+    assert titles(health.findings(run(state="queued"), [], [], None, late)) == ["Waiting for a worker"]
+    assert titles(health.findings(run(state="failed", reason="x"), steps(), [], None, late)) == ["Failed"]
+    assert titles(health.findings(run(), steps(short_by=3), [], None, soon)) == ["Trains on fewer prompts than asked"]
+    fell = [evaluation(0, 0.5), evaluation(5, 0.3)]
+    assert titles(health.findings(run(), steps(), fell, None, soon)) == ["Accuracy fell"]
+    fates = [FateCount(fate="failed", rollouts=9, tokens=9), FateCount(fate="lost", rollouts=5, tokens=5)]
+    ledger = Ledger(sampled=FateCount(fate="sampled", rollouts=100, tokens=100), fates=fates)
+    assert titles(health.findings(run(), steps(), [], ledger, soon)) == ["Rewards fail", "Came back after a crash"]
+
+
+def test_time_left_follows_the_first_budget_to_run_out() -> None:
+    assert health.seconds_left(run(), steps()) == 90 * 4
+    assert health.seconds_left(run(rollouts_budget=1500), steps()) == 5 * 4
+    assert health.seconds_left(run(), []) is None
+
+
+def test_the_dashboard_imports_neither_torch_nor_the_database() -> None:
+    code = (
+        "import sys, ui.blocks, ui.charts, ui.connection, ui.draft, ui.feed, ui.form, ui.health, ui.palette, ui.text; "
+        "print([m for m in ('torch', 'transformers', 'sqlalchemy', 'psycopg', 'celery', 'pandas') if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]", shown.stdout
