@@ -19,6 +19,7 @@ PRESET = "demo"
 
 FATES = {
     "trained": "trained on",
+    "buffered": "pilots that wait to be trained on",
     "pilot_skipped": "pilots of prompts that were too easy",
     "pilot_deferred": "pilots of prompts that were too hard",
     "pilot_evicted": "pilots of prompts that were solved",
@@ -50,6 +51,7 @@ def run_demo(platform: Platform) -> int:
             print(f"\nRun {run.name!r}: watch it at\n  {platform.ui_url}/run?run={run.id}\n", flush=True)
             run = follow(client, run.id, pause)
             if stop.requested:
+                print(f"Go on with this run later: ./pilot up, and then ./pilot run resume {run.id}", flush=True)
                 return stop.exit_code
             print(f"\n{ending(run)}", file=sys.stdout if run.state == "succeeded" else sys.stderr, flush=True)
             return _summary(client, run)
@@ -70,9 +72,9 @@ def _summary(client: Client, run: RunDetail) -> int:
         _accuracies(console, evaluations[0], evaluations[-1])
     _fates(console, ledger)
     counts = [f"{run.buckets[name]:,} {name}" for name in reversed(BUCKETS) if name in run.buckets]
-    console.print(f"Prompts: {', '.join(counts)}")
+    print(f"Prompts: {', '.join(counts)}")
     seconds = (run.finished_at - run.started_at).total_seconds() if run.finished_at and run.started_at else None
-    console.print(
+    print(
         f"{run.step} steps, {run.rollouts:,} training rollouts, {run.eval_rollouts:,} evaluation rollouts"
         + (f", {seconds:.0f} seconds" if seconds is not None else "")
     )

@@ -7,6 +7,7 @@ supervisors live in sessions of their own, and it finds them by the records in `
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
@@ -217,7 +218,7 @@ def platform(home: Path, api_port: int, ui_port: int, stop: StopSignals) -> Iter
         ports.check(wanted)
         started = Platform(home, running, api_port, ui_port, stop, seconds=time.monotonic() - began)
         try:
-            started.end_runs()  # of a launcher that was killed, if its supervisors had not recorded themselves
+            started.end_runs()  # those of a killed launcher that had not recorded themselves yet
             started.start()
             yield started
         finally:
@@ -237,15 +238,18 @@ def up(home: Path, api_port: int, ui_port: int, *, demo: bool, leave: bool) -> i
                         from cli.demo import run_demo
 
                         code = run_demo(started)
-                    if leave:
-                        return code
-                    if demo and not stop.requested:
-                        _say(f"\nThe dashboard stays up at {started.ui_url} until Ctrl-C.")
-                    while not stop.pause(0.5):
-                        started.check()
+                    if not leave:
+                        if demo and not stop.requested:
+                            _say(f"\nThe dashboard stays up at {started.ui_url} until Ctrl-C.")
+                        while not stop.pause(0.5):
+                            started.check()
                 except Failure as failure:
                     _say(str(failure), error=True)
                     code = failure.code
+                except OSError as error:
+                    if error.errno not in (errno.EPIPE, errno.EIO):
+                        raise
+                    code = stop.exit_code if stop.requested else 1  # the terminal is gone, and with it the demo
                 finally:
                     _say("Stopping ...")
         except StopAsked:
@@ -351,4 +355,5 @@ def _say(text: str, *, error: bool = False) -> None:
     try:
         print(text, file=sys.stderr if error else sys.stdout, flush=True)
     except OSError:
-        pass  # the terminal is gone (SIGHUP); what was started still has to be stopped
+        # The terminal is gone (SIGHUP). What was started still has to be stopped, and nothing is said any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if error else sys.stdout).fileno())

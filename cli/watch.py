@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FINISHED: Final = ("succeeded", "stopped", "failed")
 BUCKETS: Final = ("unseen", "ready", "committed", "skipped", "deferred", "evicted")
 _POLL_S: Final = 0.5
-_LINE_EVERY_S: Final = 10.0  # plain lines: at least this often a sign of life
+_LINE_EVERY_S: Final = 30.0  # plain lines: at least this often a sign of life
 
 
 def watch(client: Client, run_id: str) -> int:
@@ -50,7 +50,7 @@ def follow(client: Client, run_id: uuid.UUID, pause: Callable[[float], bool] | N
 def ending(run: RunDetail) -> str:
     """How the run ended, in a sentence."""
     reason = f": {run.reason}" if run.reason else ""
-    return f"Run {run.name!r} ({run.id}) is {run.state}{reason}"
+    return f"Run {run.name!r} ({run.id}) {run.state}{reason}"
 
 
 def exit_code(run: RunDetail) -> int:
@@ -62,7 +62,9 @@ def accuracy(value: float | None) -> str:
 
 
 def bucket_words(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {counts[name]:,}" for name in BUCKETS if name in counts) or "-"
+    if not any(counts.values()):
+        return "-"  # the prompts are not loaded yet
+    return ", ".join(f"{name} {counts[name]:,}" for name in BUCKETS if name in counts)
 
 
 def uuid_of(text: str) -> uuid.UUID:
@@ -108,7 +110,7 @@ class _Lines:
         self._last, self._said = news, now
         print(
             f"{run.state}: step {run.step}/{run.steps_budget}, sampled accuracy {accuracy(run.first_accuracy)} -> "
-            f"{accuracy(run.accuracy)}, rollouts {run.rollouts:,}, {bucket_words(run.buckets)}",
+            f"{accuracy(run.accuracy)}, rollouts {run.rollouts:,}, prompts: {bucket_words(run.buckets)}",
             flush=True,
         )
 
