@@ -18,10 +18,8 @@ def accept(data: dict[str, Any]) -> RunConfig:
     config = parse_config(data)
     try:
         preflight(config)
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # a path that can't be looked at: too long, no permission, ~nobody
+    except (OSError, RuntimeError) as error:
+        # A path that can't be looked at: too long, no permission, ~nobody.
         message = f"a path in it cannot be read: {error}"
         raise ConfigProblems([FieldProblem(field="config", value=None, message=message)]) from None
     return config

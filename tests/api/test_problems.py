@@ -75,6 +75,16 @@ def test_bad_addresses(api: TestClient, method: str, path: str, status: int, kin
         assert field in [error["field"] for error in body["errors"]]
 
 
+@pytest.mark.parametrize("value", [2**40, -(2**40), 1e300, "NaN", None, "x"])
+@pytest.mark.parametrize("sort", ["-visits", "step", "success_rate"])
+def test_a_forged_cursor_is_refused(api: TestClient, engine: sa.Engine, sort: str, value: object) -> None:
+    run = add_run(engine, dataset_id=add_prompts(engine, 3))
+    forged = {"bucket": None, "search": None, "sort": sort, "value": value, "id": "p"}
+    params = {"sort": sort, "cursor": opaque(json.dumps(forged))}
+    body = problem(api.get(f"/api/v1/runs/{run.id}/prompts", params=params))
+    assert (body["status"], body["errors"][0]["field"]) == (422, "query.cursor")
+
+
 def test_a_method_that_is_not_taken_says_which_are(api: TestClient) -> None:
     response = api.delete("/api/v1/runs")
     allowed = response.headers["allow"]
