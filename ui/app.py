@@ -18,13 +18,14 @@ st.set_page_config(page_title="Pilot-Commit", page_icon=str(HERE / "icon.svg"), 
 st.logo(str(HERE / "logo.svg"), size="large")
 st.html(HERE / "style.css")
 
+# Not in a folder "pages": Streamlit takes such a folder for its own kind of pages until the first session has run.
 page = st.navigation(
     [
-        st.Page("pages/runs.py", title="Runs", icon=":material/list:", url_path="runs", default=True),
-        st.Page("pages/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
-        st.Page("pages/run.py", title="Run", url_path="run", visibility="hidden"),
-        st.Page("pages/prompts.py", title="Prompts", url_path="prompts", visibility="hidden"),
-        st.Page("pages/prompt.py", title="Prompt", url_path="prompt", visibility="hidden"),
+        st.Page("screens/runs.py", title="Runs", icon=":material/list:", url_path="runs", default=True),
+        st.Page("screens/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
+        st.Page("screens/run.py", title="Run", url_path="run", visibility="hidden"),
+        st.Page("screens/prompts.py", title="Prompts", url_path="prompts", visibility="hidden"),
+        st.Page("screens/prompt.py", title="Prompt", url_path="prompt", visibility="hidden"),
     ],
     position="top",
 )

@@ -1,6 +1,7 @@
 """Every chart, as a Vega-Lite spec over one flat table.
 
-The specs are constant and only the table changes, so that a refresh moves the lines and does not redraw the chart.
+The specs (and the words for screen readers, which Streamlit puts into them) are constant and only the table changes,
+so that a refresh moves the lines and does not draw the chart anew.
 Long runs are thinned to `MAX_POINTS` steps: a screen shows no more, and the wire stays light.
 """
 
@@ -148,9 +149,7 @@ def accuracy(evaluations: Sequence[EvaluationOut]) -> None:
             },
         ]
     }  # fmt: skip
-    newest = evaluations[-1]
-    alt = f"Held-out accuracy against rollouts: {newest.sampled_accuracy:.1%} sampled after step {newest.step}"
-    draw("chart-accuracy", table, spec, alt)
+    draw("chart-accuracy", table, spec, "Held-out accuracy, sampled and greedy, against training rollouts spent")
 
 
 def buckets(history: Sequence[BucketsAt]) -> None:
@@ -188,9 +187,7 @@ def buckets(history: Sequence[BucketsAt]) -> None:
             _crosshair(x, "bucket", "prompts", ["step"], tips),
         ]
     }  # fmt: skip
-    newest = rows[-1]
-    now = ", ".join(f"{newest.counts.get(b, 0)} {b}" for b in palette.BUCKETS)
-    draw("chart-buckets", table, spec, f"Prompts per bucket over steps. After step {newest.step}: {now}")
+    draw("chart-buckets", table, spec, "Prompts in each bucket over steps; the tiles tell the counts of now")
 
 
 VARIANCE_SERIES = {"trained groups": palette.BUCKETS["committed"].colour, "uniform sampling": palette.NEUTRAL}
@@ -311,7 +308,7 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
                 "transform": is_visit,
                 "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
                 "encoding": {
-                    "x": x, "y": y, "color": _colour("bucket", colours),
+                    "x": x, "y": y, "color": {**_colour("bucket", colours), "legend": {"columns": 5}},
                     "shape": {
                         "field": "stage", "type": "nominal",
                         "scale": {"domain": ["pilot", "commit"], "range": ["circle", "diamond"]},

@@ -10,6 +10,7 @@ from html import escape
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, Client
+from api.schemas import Problem
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -35,6 +36,10 @@ def show_lost(error: ApiUnreachable, again: str = "This page tries again by itse
 
 def show_refused(error: ApiError) -> None:
     problem = error.problem
+    if problem.status == 422 and problem.errors and all(e.field.startswith("path.") for e in problem.errors):
+        problem = Problem(
+            title="There is nothing at this address", status=404, detail="Its run or prompt id is broken."
+        )
     rows = "".join(f"<li><code>{escape(e.field)}</code>: {escape(e.message)}</li>" for e in problem.errors)
     st.html(
         f'<div class="pc-banner pc-bad" role="alert"><b>{escape(problem.title)}.</b> {escape(problem.detail)}'
@@ -52,6 +57,7 @@ def api_errors() -> Iterator[None]:
         st.fragment(_come_back, run_every=2)()
     except ApiError as error:
         show_refused(error)
+        st.page_link("screens/runs.py", label="All runs", icon=":material/arrow_back:")
 
 
 def _come_back() -> None:

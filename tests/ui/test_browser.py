@@ -240,6 +240,7 @@ def test_every_page_fits(
             "(m => [m.scrollWidth, m.clientWidth])(document.querySelector('[data-testid=\"stMain\"]'))"
         )
         assert wide <= seen, f"/{path} is {wide} px wide on a screen of {seen}"
+        expect(page.get_by_text("Page not found")).to_have_count(0)
         page.screenshot(path=tmp_path / f"{path.partition('?')[0] or 'runs'}-{scheme}-{width}.png")
     background = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 380) == (scheme == "light")

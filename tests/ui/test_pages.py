@@ -24,7 +24,7 @@ APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 def open_page(name: str, **query: str) -> AppTest:
     """The page as a deep link opens it."""
     app = AppTest.from_file(str(APP), default_timeout=30).run()
-    app.switch_page(f"pages/{name}.py")
+    app.switch_page(f"screens/{name}.py")
     for key, value in query.items():
         app.query_params[key] = value
     return checked(app.run())
@@ -99,8 +99,11 @@ def test_the_api_is_away(name: str, api: ApiServer) -> None:
 def test_an_address_without_a_run(name: str, api: ApiServer) -> None:
     app = open_page(name)
     assert "chosen" in html(app) and app.get("page_link")
-    page = html(open_page(name, run=str(uuid.uuid4()), prompt="p0"))
-    assert "pc-banner" in page and "Traceback" not in page
+    for run_id in (str(uuid.uuid4()), "no-id"):
+        app = open_page(name, run=run_id, prompt="p0")
+        page = html(app)
+        assert "pc-bad" in page and "There is no" in page.replace("There is nothing", "There is no"), page
+        assert "All runs" in [link.proto.label for link in app.get("page_link")], "a way out"
 
 
 # Run

@@ -30,7 +30,7 @@ def render() -> None:
                 on_change=_first_page,
             )
             if st.button("New run", type="primary", icon=":material/add:"):
-                st.switch_page("pages/new_run.py")
+                st.switch_page("screens/new_run.py")
     cursors: list[str | None] = st.session_state.setdefault("runs.cursors", [None])
     wanted = None if state == "all states" else state
     page: RunPage | None = None
@@ -75,7 +75,7 @@ def _list(state: str | None, cursor: str | None) -> None:
 
 def _row(run: RunSummary) -> None:
     with st.container(key=f"run-row-{run.id}", gap=None):
-        st.page_link("pages/run.py", label=text.markdown(run.name), query_params={"run": str(run.id)})
+        st.page_link("screens/run.py", label=text.markdown(run.name), query_params={"run": str(run.id)})
         cells = (
             blocks.state_chip(run.state),
             escape(text.method(run.method)),

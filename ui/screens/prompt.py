@@ -16,9 +16,9 @@ def render() -> None:
     run_id, prompt_id = st.query_params.get("run"), st.query_params.get("prompt")
     if not run_id or not prompt_id:
         blocks.empty("No prompt chosen", "Open a run and choose one of its prompts.")
-        st.page_link("pages/runs.py", label="All runs", icon=":material/arrow_back:")
+        st.page_link("screens/runs.py", label="All runs", icon=":material/arrow_back:")
         return
-    st.page_link("pages/prompts.py", label="Prompts", icon=":material/arrow_back:", query_params={"run": run_id})
+    st.page_link("screens/prompts.py", label="Prompts", icon=":material/arrow_back:", query_params={"run": run_id})
     with api_errors():
         _page(client().get_run(run_id), client().prompt(run_id, prompt_id))
 

@@ -24,7 +24,7 @@ def render() -> None:
     run_id = st.query_params.get("run")
     if not run_id:
         blocks.empty("No run chosen", "Open one from the list of runs.")
-        st.page_link("pages/runs.py", label="All runs", icon=":material/arrow_back:")
+        st.page_link("screens/runs.py", label="All runs", icon=":material/arrow_back:")
         return
     feed = feed_of(run_id)
     if feed.run is None:
@@ -48,7 +48,7 @@ def _body(run_id: str, polled: bool) -> None:
         with banner:
             show_refused(feed.refused)
     if feed.run is None:
-        st.page_link("pages/runs.py", label="All runs", icon=":material/arrow_back:")
+        st.page_link("screens/runs.py", label="All runs", icon=":material/arrow_back:")
         return
     with st.container(key="live"):
         _screen(feed, feed.run)
@@ -119,9 +119,9 @@ def _header(feed: RunFeed, run: RunDetail) -> None:
 def _actions(feed: RunFeed, run: RunDetail) -> None:
     where = {"run": feed.run_id}
     if st.button("Prompts", icon=":material/grid_view:", key="open-prompts"):
-        st.switch_page("pages/prompts.py", query_params=where)
+        st.switch_page("screens/prompts.py", query_params=where)
     if st.button("Clone", icon=":material/content_copy:", key="clone-run", help="A new run from this config"):
-        st.switch_page("pages/new_run.py", query_params={"from": feed.run_id})
+        st.switch_page("screens/new_run.py", query_params={"from": feed.run_id})
     if run.state in palette.FINISHED_STATES:
         resumable = run.state in ("stopped", "failed")
         said = "Goes on from the last checkpoint" if resumable else "This run came to its end"
@@ -205,7 +205,7 @@ def _taught(feed: RunFeed, run: RunDetail) -> None:
         for row in feed.taught:
             with st.container(key=f"taught-{row.id}", gap=None):
                 where = {"run": feed.run_id, "prompt": row.id}
-                st.page_link("pages/prompt.py", label=text.markdown(text.shorten(row.text, 60)), query_params=where)
+                st.page_link("screens/prompt.py", label=text.markdown(text.shorten(row.text, 60)), query_params=where)
                 st.html(blocks.prompt_line(row))
 
 

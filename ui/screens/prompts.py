@@ -26,7 +26,7 @@ def render() -> None:
     run_id = st.query_params.get("run")
     if not run_id:
         blocks.empty("No run chosen", "Open a run first; its prompts are one click away.")
-        st.page_link("pages/runs.py", label="All runs", icon=":material/arrow_back:")
+        st.page_link("screens/runs.py", label="All runs", icon=":material/arrow_back:")
         return
     with api_errors():
         _page(run_id, client().get_run(run_id))
@@ -34,7 +34,7 @@ def render() -> None:
 
 def _page(run_id: str, run: RunDetail) -> None:
     st.page_link(
-        "pages/run.py", label=text.markdown(run.name), icon=":material/arrow_back:", query_params={"run": run_id}
+        "screens/run.py", label=text.markdown(run.name), icon=":material/arrow_back:", query_params={"run": run_id}
     )
     st.title("Prompts", anchor=False)
     st.html(f"<style>{_pill_colours()}</style>")
@@ -101,7 +101,7 @@ def _first_page() -> None:
 def _row(run_id: str, row: PromptRow) -> None:
     with st.container(key=f"prompt-row-{row.id}", gap=None):
         label = text.markdown(text.shorten(row.text, 110))
-        st.page_link("pages/prompt.py", label=label, query_params={"run": run_id, "prompt": row.id})
+        st.page_link("screens/prompt.py", label=label, query_params={"run": run_id, "prompt": row.id})
         rate = '<span class="pc-faint">–</span>'
         if row.success_rate is not None:
             rate = text.percent(row.success_rate, 0) + blocks.bar(row.success_rate, palette.BUCKETS[row.bucket].colour)

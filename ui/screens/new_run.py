@@ -17,7 +17,7 @@ from api.schemas import ConfigCheck, Preset
 from ui import text
 from ui.connection import api_errors, client, show_refused
 from ui.draft import Draft
-from ui.form import Field, Group, config_of, groups
+from ui.form import Field, Group, config_of, groups, lookup
 
 
 def render() -> None:
@@ -34,7 +34,7 @@ def _schema_and_presets() -> tuple[dict[str, Any], list[Preset]]:
     if "new.schema" not in st.session_state:
         st.session_state["new.schema"] = (client().config_schema(), client().presets())
     schema, presets = st.session_state["new.schema"]
-    return schema, presets
+    return schema, sorted(presets, key=lambda p: lookup(p.config, "method.name") != "pilot_commit")
 
 
 def _draft(presets: list[Preset]) -> Draft:
@@ -146,7 +146,7 @@ def _start(draft: Draft, check: ConfigCheck, config: dict[str, Any]) -> None:
     except ApiUnreachable as error:
         st.error(f"Not started: {error.why}. Press again when the API is back.")
     else:
-        st.switch_page("pages/run.py", query_params={"run": str(run.id)})
+        st.switch_page("screens/run.py", query_params={"run": str(run.id)})
 
 
 def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool) -> None:
