@@ -90,6 +90,8 @@ def test_errors_are_documented_as_problems_with_examples_that_fit(document: dict
     for name, operation in operations(document):
         errors = {status: r for status, r in operation["responses"].items() if status >= "400"}
         assert {"421", "500"} <= set(errors), name
+        assert ("403" in errors) == name.startswith("POST"), name
+        assert ("503" in errors) == ("/runs" in name or "readyz" in name), name
         for status, response in errors.items():
             assert list(response["content"]) == ["application/problem+json"], (name, status)
             examples = response["content"]["application/problem+json"]["examples"]
