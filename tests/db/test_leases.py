@@ -135,3 +135,23 @@ def test_renewing_does_not_wait_for_a_long_write_but_revoking_does(engine: sa.En
         with Session(engine) as other, other.begin():
             other.execute(sa.text("SET LOCAL lock_timeout = '300ms'"))
             leases.renew(other, run_id, 1, TTL)
+
+
+def test_a_stop_that_is_under_way_goes_before_a_claim(engine: sa.Engine) -> None:
+    with Session(engine) as session, session.begin():
+        run_id = new_run(session)
+    fences: list[int | None] = []
+
+    def claim() -> None:
+        with Session(engine) as session, session.begin():
+            fences.append(leases.claim(session, run_id, "a:1:1", TTL))
+
+    claiming = threading.Thread(target=claim)
+    with Session(engine) as stopping, stopping.begin():
+        stopping.execute(sa.update(Run).values(state="stopped", stop_requested_at=sa.func.now()))
+        claiming.start()
+        claiming.join(0.5)
+        assert claiming.is_alive(), "it waits for the stop to be decided"
+    claiming.join(20)
+    with Session(engine) as session:
+        assert (fences, state(session, run_id)) == ([None], "stopped")
