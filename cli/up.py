@@ -32,6 +32,7 @@ from worker import host
 
 _READY_TIMEOUT_S = 90.0  # seconds; a cold, busy machine reads every package from disk first
 _GRACE_S = 10.0  # for API, worker and dashboard
+_KILL_S = 10.0  # a process that SIGKILL does not end in this time hangs in the kernel
 _RUN_GRACE_S = 120.0  # for a supervisor: its trainer finishes the step and saves a checkpoint
 (_MARK,) = host.mark("", 0)  # the name of the variable by which a worker marks what works for a run
 _TITLES = {"api": "API", "ui": "dashboard", "worker": "worker", "migrate": "migration"}
@@ -170,6 +171,7 @@ class Platform:
         if supervisors := _supervised(self.home):
             _say(f"Saving {_number(len(supervisors), 'run')} (Ctrl-C again: end without a checkpoint) ...")
             self._end(supervisors, _RUN_GRACE_S)
+        self._end(_supervised(self.home), 0.0)  # what one that was killed had just started
         for entry in processes.recorded(self.home):
             if entry.name.startswith("supervisor-") and processes.find(entry) is None:
                 processes.forget(self.home, entry.name)
@@ -185,8 +187,12 @@ class Platform:
             _signal(root, signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while left := [process for process in psutil.wait_procs(left, timeout=0.1)[1] if _runs(process)]:
+            if time.monotonic() > deadline + _KILL_S:
+                _say(f"These processes cannot be ended: {', '.join(str(p.pid) for p in left)}", error=True)
+                return
             if self.stop.hurried or time.monotonic() > deadline:
-                left = _with_descendants(left, spared)
+                # Parents first: one that still lives could start another child.
+                left = _with_descendants(sorted(left, key=lambda process: process.create_time()), spared)
                 for process in left:
                     _signal(process, signal.SIGKILL)
 

@@ -13,14 +13,13 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.allocation import Allocator, Batch, Group, Plan
 from pipeline.checkpoint import checkpoints, load_state, save_checkpoint
 from pipeline.config import RunConfig, load_config
-from pipeline.engines.torch import Engine
 from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
@@ -38,6 +37,9 @@ from pipeline.events import (
 from pipeline.prompts import load_run_prompts
 from pipeline.rollouts import write_rollouts
 from pipeline.step import build_allocator, training_step
+
+if TYPE_CHECKING:
+    from pipeline.engines.torch import Engine
 
 PROMPTS_PER_EVENT = 1000
 
@@ -66,6 +68,8 @@ class Trainer:
         self.run_dir, self.log = run_dir, log
         self.config: RunConfig = load_config(run_dir / "config.json")
         self.train_set, self.eval_set = load_run_prompts(self.config)
+        from pipeline.engines.torch import Engine  # here, so that a faulty config is told before torch is loaded
+
         self.engine = Engine(self.config, self.config.engine, self.train_set.prompts)
         self.allocator: Allocator = build_allocator(self.config, len(self.train_set))
         self.step = 0  # finished steps

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -96,6 +97,12 @@ def pilot(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def supervised(launcher: Launcher, script: str) -> subprocess.Popen[bytes]:
+    """A process with the marks of a supervisor in this launcher's home."""
+    marks = host.mark(uuid.uuid4(), 1) | {"PILOT_HOME": str(launcher.home), "PILOT_TEST_MARK": launcher.mark}
+    return subprocess.Popen(["bash", "-c", script], env=os.environ | marks, start_new_session=True)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -153,15 +160,11 @@ def test_life(home: Path, started: list[Launcher]) -> None:
 
 
 def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
-    """The next start ends what it left: here an API and a supervisor that do not notice its death."""
+    """The next start ends what it left, here an API and a supervisor that do not notice its death, and no more."""
     first = Launcher(home)
     started.append(first.ready())
     first.child("api").suspend()
-    supervisor = subprocess.Popen(
-        ["sleep", "1000"],
-        env=os.environ | host.mark(uuid.uuid4(), 1) | {"PILOT_HOME": str(home), "PILOT_TEST_MARK": first.mark},
-        start_new_session=True,
-    )
+    supervisor = supervised(first, "sleep 1000")
     bystander = subprocess.Popen(["sleep", "1000"])
     try:
         first.process.kill()
@@ -173,7 +176,14 @@ def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
         assert "that was killed left running: api." in second.text
         assert supervisor.wait(timeout=5) == -signal.SIGTERM
         assert first.offspring() == []
+
+        stubborn = supervised(second, "trap '' TERM; while :; do sleep 1; done")
         second.process.terminate()
+        assert processes.wait_until(lambda: "Saving 1 run" in second.text, timeout_s=30)
+        time.sleep(0.5)
+        assert stubborn.poll() is None
+        second.process.terminate()  # the second signal hurries
+        assert stubborn.wait(timeout=10) == -signal.SIGKILL
         second.ended(0)
         assert bystander.poll() is None
     finally:
@@ -183,7 +193,7 @@ def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
 
 
 def test_part_that_ends_by_itself(home: Path, started: list[Launcher]) -> None:
-    """Its end is told with the tail of its log; a supervisor is asked to end after it, not with it."""
+    """Its end is told with the tail of its log, and the rest is stopped."""
     launcher = Launcher(home)
     started.append(launcher.ready())
     launcher.child("worker").kill()

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import Qwen2Tokenizer
 
 from pipeline.allocation import Batch, Group, Plan, Rollout, TrainGroup, group_advantages
 from pipeline.config import RunConfig, TorchEngine, UpdateConfig, resolve
@@ -65,7 +65,8 @@ class Engine:
         self.token_budget = settings.token_budget
         self.folder = resolve(config.model.path)
         self.model = load(self.folder, settings.device)
-        self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        # By its own class: the automatic one takes seconds to import, and this engine knows one architecture only.
+        self.tokenizer = Qwen2Tokenizer.from_pretrained(self.folder)
         if self.tokenizer.chat_template is None:
             raise ValueError(f"the tokenizer in {self.folder} has no chat template; add chat_template to it")
         if self.tokenizer.eos_token_id is None:
