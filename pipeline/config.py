@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The application's folder: relative paths in a config are taken from here, whoever reads it."""
 
 Positive = Annotated[int, Field(ge=1)]
+FilePath = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -29,21 +30,18 @@ class Section(BaseModel):
 
 
 class ModelConfig(Section):
-    path: str = Field(
-        min_length=1,
+    path: FilePath = Field(
         description="Folder of the starting policy in Hugging Face format (config.json, model.safetensors, tokenizer).",
         examples=["pipeline/bundled/policy"],
     )
 
 
 class DataConfig(Section):
-    train: str = Field(
-        min_length=1,
+    train: FilePath = Field(
         description="JSONL file of training prompts, one object a line.",
         examples=["pipeline/bundled/prompts.train.jsonl"],
     )
-    eval: str = Field(
-        min_length=1,
+    eval: FilePath = Field(
         description="JSONL file of held-out prompts; none of them may be a training prompt.",
         examples=["pipeline/bundled/prompts.eval.jsonl"],
     )
@@ -262,7 +260,7 @@ def load_config(path: Path) -> RunConfig:
 
 def resolve(path: str) -> Path:
     """The file or folder that a config's path means: absolute, or relative to the application's folder."""
-    return (ROOT / Path(path).expanduser()).resolve()
+    return (ROOT / path).resolve()
 
 
 def presets() -> list[dict[str, Any]]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import ConfigProblems, DataConfig, FieldProblem, RunConfig, resolve
 
+MAX_BYTES = 1 << 30
 SHOWN = 5  # rows named in one message
 
 
@@ -58,6 +61,12 @@ def load_prompts(path: Path, data: DataConfig, field: str) -> PromptSet:
         return ConfigProblems([FieldProblem(field=field, value=str(path), message=message)])
 
     try:
+        status = path.stat()
+        # A pipe or a device would keep the reader waiting, or never end.
+        if not stat.S_ISREG(status.st_mode):
+            raise refuse("is not a regular file; give a JSONL file with one prompt a line")
+        if status.st_size > MAX_BYTES:
+            raise refuse(f"has {status.st_size:,} bytes; at most {MAX_BYTES:,} are accepted")
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise refuse("no such file; give a JSONL file with one prompt a line") from None
@@ -144,7 +153,7 @@ def check_model_folder(config: RunConfig) -> list[FieldProblem]:
         return [FieldProblem(field="model.path", value=config.model.path, message=message)]
 
     folder = resolve(config.model.path)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # False also for a path that the system refuses to look at
         return problem("no such folder; give a model in Hugging Face format on storage that the workers share")
     missing = [f for f in ("config.json", "tokenizer_config.json") if not (folder / f).is_file()]
     if not list(folder.glob("*.safetensors")):

@@ -58,6 +58,7 @@ def test_missing_fields_and_wrong_shapes():
     with pytest.raises(ConfigProblems, match="a config is a mapping"):
         parse_config([1])
     assert "method" in problems(method={"name": "ppo"})
+    assert "model.path" in problems(model={"path": "a\0b"})
     assert "update" in problems(update={"mini_batches": 4, "batch_prompts": 2})
 
 

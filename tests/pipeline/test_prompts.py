@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -63,8 +64,11 @@ def test_missing_and_undecodable_files(tmp_path):
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9", "answer": "1"}\n')
     with pytest.raises(ConfigProblems, match="UTF-8"):
         load(tmp_path / "latin.jsonl")
+    for special in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(ConfigProblems, match="is not a regular file"):
+            load(special)
     with pytest.raises(ConfigProblems, match="cannot be read"):
-        load(tmp_path)
+        load(tmp_path / ("x" * 300))
 
 
 def test_preflight_names_every_fault_at_once(tmp_path):

@@ -33,11 +33,17 @@ def test_a_message_launches_a_run_and_the_worker_may_go(stage: Stage, monkeypatc
     stage.check_books(run_id)
 
 
-def test_the_sweep_finds_what_no_message_told_and_keeps_to_its_slots(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sweep_finds_what_no_message_told(stage: Stage) -> None:
+    run_id = stage.new_run()
+    stage.start("-m", "worker")
+    stage.wait_for_state(run_id, "succeeded")
+
+
+def test_runs_wait_for_a_free_slot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOT_SLOTS", "1")
     first, second = stage.new_run(steps=20, step_s=0.05), stage.new_run()
+    enqueue(first)
+    enqueue(second)
     stage.start("-m", "worker")
     assert stage.wait_for(first, lambda run: run.step >= 1).state == "running"
     assert stage.run(second).state == "queued"
