@@ -95,9 +95,7 @@ def database_url(migrated_database: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield migrated_database
     tables = sql.SQL(", ").join(sql.Identifier(table.name) for table in Base.metadata.sorted_tables)
     with psycopg.connect(migrated_database, autocommit=True) as connection:
-        connection.execute(
-            "SET lock_timeout = '20s'"
-        )  # a forgotten transaction fails the test instead of hanging it
+        connection.execute("SET lock_timeout = '20s'")  # a forgotten transaction fails the test instead of hanging it
         connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(tables))
 
 

@@ -103,9 +103,7 @@ def upgrade() -> None:
         sa.Column("eval_tokens", sa.BigInteger(), nullable=False),
         sa.Column("seconds", sa.Double(), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("fk_evaluations_run_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_evaluations_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "step", name=op.f("pk_evaluations")),
     )
     op.create_table(
@@ -144,9 +142,7 @@ def upgrade() -> None:
             "bucket IN ('unseen', 'evicted', 'skipped', 'deferred', 'ready', 'committed')",
             name=op.f("ck_prompt_moves_bucket_known"),
         ),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("fk_prompt_moves_run_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_prompt_moves_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "step", "prompt_id", name=op.f("pk_prompt_moves")),
     )
     op.create_index(
@@ -169,14 +165,10 @@ def upgrade() -> None:
             "bucket IN ('unseen', 'evicted', 'skipped', 'deferred', 'ready', 'committed')",
             name=op.f("ck_prompt_states_bucket_known"),
         ),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("fk_prompt_states_run_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_prompt_states_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "prompt_id", name=op.f("pk_prompt_states")),
     )
-    op.create_index(
-        op.f("ix_prompt_states_run_id_bucket"), "prompt_states", ["run_id", "bucket"], unique=False
-    )
+    op.create_index(op.f("ix_prompt_states_run_id_bucket"), "prompt_states", ["run_id", "bucket"], unique=False)
     op.create_table(
         "prompt_visits",
         sa.Column("run_id", sa.Uuid(), nullable=False),
@@ -195,9 +187,7 @@ def upgrade() -> None:
             "bucket IN ('unseen', 'evicted', 'skipped', 'deferred', 'ready', 'committed')",
             name=op.f("ck_prompt_visits_bucket_known"),
         ),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("fk_prompt_visits_run_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_prompt_visits_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "step", "position", name=op.f("pk_prompt_visits")),
     )
     op.create_index(
@@ -217,9 +207,7 @@ def upgrade() -> None:
         sa.Column("metrics", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("buckets", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["runs.id"], name=op.f("fk_step_metrics_run_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_step_metrics_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "step", name=op.f("pk_step_metrics")),
     )
 
