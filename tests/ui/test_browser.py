@@ -235,15 +235,18 @@ def test_every_page_fits(
 ) -> None:
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
     page = context.new_page()
-    for path in (
-        "",
-        "new",
-        f"run?run={running.id}",
-        f"prompts?run={running.id}",
-        f"prompt?run={running.id}&prompt=p0000",
-    ):
+    pages = {  # with what comes last on each; the first of a new process is a deep link
+        "new": ".st-key-group-engine input",
+        "": ".st-key-runs-table .pc-stack",
+        f"run?run={running.id}": '[data-testid="stExpander"]',
+        f"prompts?run={running.id}": '[data-testid="stCaptionContainer"]',
+        f"prompt?run={running.id}&prompt=p0000": ".pc-table",
+    }
+    for path, last in pages.items():
         page.goto(f"{dashboard}/{path}")
-        page.locator('[data-testid="stMainBlockContainer"] h1').first.wait_for()
+        page.locator(last).last.wait_for(timeout=30_000)
+        if path.startswith("run?"):
+            expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(4)
         wide, seen = page.evaluate(
             "(m => [m.scrollWidth, m.clientWidth])(document.querySelector('[data-testid=\"stMain\"]'))"
         )
