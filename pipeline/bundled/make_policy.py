@@ -2,10 +2,11 @@
 
     python -m pipeline.bundled.make_policy --gsm8k-train gsm8k_calc.train.jsonl
 
-A policy warm-started on right answers alone is as good sampled as greedy, and RL has nothing to sharpen. People who
-calculate drop a carry, swap two digits, forget a term. The warm start shows such answers too, more often the harder the
-problem, so the policy knows how to calculate and doesn't do it reliably: reinforcement learning can teach it that from
-rewards, and what it learns carries over to problems it has never seen. No prompt of the bundled sets is shown here.
+A policy warm-started on right answers alone is as good sampled as greedy, and RL has nothing to sharpen.
+People who calculate drop a carry, swap two digits, forget a term. The warm start first shows right answers
+and then such ones too, more often the harder the problem, so the policy knows how to calculate and doesn't
+do it reliably: reinforcement learning can teach it that from rewards, and what it learns carries over to
+problems it has never seen. No prompt of the bundled sets is shown here.
 
 The same seed, thread count and machine give the same weights.
 """
@@ -28,20 +29,22 @@ from pipeline.engines.torch.model import Qwen2, Qwen2Config, causal, save
 from pipeline.engines.torch.sampler import sample
 
 SPECIALS = ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>"]
-# Two tokens around a prompt. A policy this small has no use for a system prompt; it reads one as part of the task.
+# Two tokens around a prompt. A policy this small reads a system prompt as part of the task.
 CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ ('<|assistant|>' if m['role'] == 'assistant' else '<|user|>') + m['content'] }}"
+    "{% for m in messages %}"
+    "{{ ('<|assistant|>' if m['role'] == 'assistant' else '<|user|>') + m['content'] }}"
     "{% if m['role'] == 'assistant' %}{{ '<|end|>' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-# What the warm start reads: parts of a whole by family and level. The third levels stay nearly unlearned on purpose.
+# What the warm start reads: parts by family and level. The third levels stay nearly unlearned on purpose.
 PARTS = {
     ("add", "1"): 6, ("add", "2"): 16, ("add", "3"): 3, ("sub", "1"): 6, ("sub", "2"): 14, ("sub", "3"): 3,
-    ("mul", "1"): 6, ("mul", "2"): 9, ("mul", "3"): 2, ("chain", "1"): 9, ("chain", "2"): 9, ("chain", "3"): 5,
+    ("mul", "1"): 6, ("mul", "2"): 9, ("mul", "3"): 2,
+    ("chain", "1"): 9, ("chain", "2"): 9, ("chain", "3"): 5,
     ("gsm8k", ""): 30,
 }  # fmt: skip
 RIGHT_SHARE = 0.65  # of the steps, the first ones, show right answers only; the rest show slips too
-# How often an answer carries a slip. Additions and subtractions: per carry or borrow. Chains: per term. Else: per answer.
+# How often an answer carries a slip: add and sub per carry, chain per term, the others per answer.
 SLIP = {
     ("add", "1"): 0.02, ("add", "2"): 0.4, ("add", "3"): 0.45,
     ("sub", "1"): 0.02, ("sub", "2"): 0.45, ("sub", "3"): 0.5,
@@ -67,11 +70,12 @@ def answer_with_slips(p: Problem, rng: random.Random) -> str:
         return str(value % 10**5)
     if p.family == "chain":
         value = int(p.prompt[0])
-        for sign, term in zip(p.prompt[1:-1:2], p.prompt[2:-1:2], strict=True):
+        for operator, term in zip(p.prompt[1:-1:2], p.prompt[2:-1:2], strict=True):
             slip = rng.random()
             if slip < rate / 2:
                 continue  # term forgotten
-            value += (1 if (sign == "+") == (slip >= rate) else -1) * int(term)  # or taken with the other sign
+            # ... or taken with the other sign
+            value += (1 if (operator == "+") == (slip >= rate) else -1) * int(term)
         return str(max(value, 0))
     if rng.random() >= rate:
         return p.answer
@@ -93,7 +97,7 @@ def make_tokenizer() -> Qwen2Tokenizer:
     """Bytes and four special tokens, no merges: what transformers, vLLM and verl load for a Qwen2 folder."""
     vocabulary = {token: i for i, token in enumerate(SPECIALS + sorted(ByteLevel.alphabet()))}
     tokenizer = Qwen2Tokenizer(
-        vocab=vocabulary, merges=[], unk_token=None, bos_token=None, pad_token="<|pad|>", eos_token="<|end|>",
+        vocab=vocabulary, merges=[], unk_token=None, bos_token=None, pad_token="<|pad|>", eos_token="<|end|>",  # type: ignore[arg-type]
         additional_special_tokens=["<|user|>", "<|assistant|>"],
     )  # fmt: skip
     tokenizer.chat_template = CHAT_TEMPLATE
@@ -107,8 +111,8 @@ def warm_start(
 ) -> None:  # fmt: skip
     """Supervised next-token training on answers with slips; the loss counts response tokens only."""
     rng = random.Random(seed)
-    ids = {c: tokenizer.convert_tokens_to_ids(c) for c in [*"0123456789+-*/().=", *SPECIALS]}
-    # Muon for the matrices inside the layers (it needs about half of AdamW's steps), AdamW for everything else.
+    ids: dict[str, int] = tokenizer.get_vocab()  # ASCII characters stand for themselves in a byte alphabet
+    # Muon for the matrices inside the layers, which it trains in fewer steps than AdamW does the rest.
     inner = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" in n]
     outer = [p for n, p in model.named_parameters() if not (p.dim() == 2 and "layers" in n)]
     optimizers: list[torch.optim.Optimizer] = [
@@ -156,9 +160,10 @@ def warm_start(
 
 
 def spread(model: Qwen2, tokenizer: Qwen2Tokenizer, problems: list[Problem], n: int, seed: int = 0) -> None:
-    """Prints sampled and greedy accuracy and the histogram of success rates (n rollouts a prompt) by family."""
+    """Prints sampled and greedy accuracy and the histogram of success rates (n rollouts each) by family."""
     eos = tokenizer.eos_token_id
-    prompts = [tokenizer.encode(f"<|user|>{p.prompt}<|assistant|>", add_special_tokens=False) for p in problems]
+    texts = [f"<|user|>{p.prompt}<|assistant|>" for p in problems]
+    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     draws = torch.Generator().manual_seed(seed)
     sampled = sample(model, prompts, [n] * len(prompts), 12, 1.0, 1.0, eos, draws)
     greedy = sample(model, prompts, [1] * len(prompts), 12, 1.0, 1.0, eos, draws, greedy=True)
@@ -178,9 +183,10 @@ def spread(model: Qwen2, tokenizer: Qwen2Tokenizer, problems: list[Problem], n: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw_text = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw_text)
     parser.add_argument("--gsm8k-train", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=3600)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
@@ -194,7 +200,8 @@ def main() -> None:
     tokenizer = make_tokenizer()
     raw = HFConfig(
         vocab_size=264, hidden_size=96, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=True, rope_theta=10000.0,
+        num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     ).to_dict()  # fmt: skip
     model = Qwen2(Qwen2Config.from_hf(raw))

@@ -1,10 +1,11 @@
 """Makes the bundled prompt sets: real calculator expressions from GSM8K together with generated families.
 
-    python -m pipeline.bundled.make_prompts --gsm8k-train gsm8k_calc.train.jsonl --gsm8k-test gsm8k_calc.test.jsonl
+    python -m pipeline.bundled.make_prompts \\
+        --gsm8k-train gsm8k_calc.train.jsonl --gsm8k-test gsm8k_calc.test.jsonl
 
-Rows are {"prompt", "answer", "tags": [family, level]}. A level says how hard a prompt is within its family, so that
-the dashboards have a real spread to show: some levels are solved by the bundled policy, some are beyond it, and most
-lie in between. No prompt occurs twice, neither within a set nor across sets.
+Rows are {"prompt", "answer", "tags": [family, level]}. A level says how hard a prompt is within its family,
+so that there is a real spread to allocate over: some prompts are solved by the bundled policy, some are
+beyond it, and most lie in between. No prompt occurs twice, neither within a set nor across sets.
 """
 
 import argparse
@@ -31,7 +32,7 @@ class Problem(NamedTuple):
 SIZES: dict[tuple[str, str], tuple[int, int]] = {
     ("add", "1"): (250, 25), ("add", "2"): (450, 45), ("add", "3"): (150, 15),
     ("sub", "1"): (250, 25), ("sub", "2"): (450, 45), ("sub", "3"): (150, 15),
-    ("mul", "1"): (200, 20), ("mul", "2"): (220, 25), ("mul", "3"): (130, 15),
+    ("mul", "1"): (150, 15), ("mul", "2"): (220, 25), ("mul", "3"): (130, 15),
     ("chain", "1"): (300, 30), ("chain", "2"): (350, 35), ("chain", "3"): (250, 25),
 }  # fmt: skip
 GSM8K_SIZES = (1450, 160)
@@ -39,7 +40,7 @@ MAX_PROMPT, MAX_ANSWER = 11, 5  # characters; longer expressions are rare and wo
 
 
 def generate(family: str, level: str, rng: random.Random) -> Problem:
-    """One random problem of a generated family. Nothing is negative: subtraction takes the smaller from the larger."""
+    """One random problem of a generated family. Results are never negative."""
     n = int(level)
     if family == "add":
         a, b = (rng.randrange(10, 100), rng.randrange(1, 10)) if n == 1 else two_numbers(n, rng)
@@ -86,7 +87,10 @@ def read_gsm8k(path: Path) -> Iterator[Problem]:
 
 
 def build(gsm8k_train: Path, gsm8k_test: Path, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """Train and eval set, disjoint, without repeats. GSM8K's split is kept: eval takes from its test file only."""
+    """Train and eval set, disjoint, without repeats. GSM8K's split is kept: eval takes from its test file.
+
+    Raises ValueError when a family has too few distinct prompts for its size.
+    """
     rng = random.Random(seed)
     taken: set[str] = set()
     train: list[Problem] = []
@@ -101,8 +105,12 @@ def build(gsm8k_train: Path, gsm8k_test: Path, seed: int) -> tuple[list[Problem]
     for (family, level), sizes in SIZES.items():
         for part, size in zip((train, held_out), sizes, strict=True):
             wanted = len(part) + size
+            repeats = 0
             while len(part) < wanted:
                 problem = generate(family, level, rng)
+                repeats += problem.prompt in taken
+                if repeats > 100 * size:
+                    raise ValueError(f"{family} {level} has too few distinct prompts for {sizes}")
                 if problem.prompt not in taken:
                     taken.add(problem.prompt)
                     part.append(problem)
@@ -122,7 +130,8 @@ def read(path: Path) -> list[Problem]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw_text = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw_text)
     parser.add_argument("--gsm8k-train", type=Path, required=True)
     parser.add_argument("--gsm8k-test", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
