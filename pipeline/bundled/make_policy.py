@@ -8,7 +8,9 @@ and then such ones too, more often the harder the problem, so the policy knows h
 do it reliably: reinforcement learning can teach it that from rewards, and what it learns carries over to
 problems it has never seen. No prompt of the bundled sets is shown here.
 
-The same seed, thread count and machine give the same weights.
+The same seed, thread count and machine give the same weights. The bundled ones took 7.5 minutes on two busy cores:
+sampled accuracy .457 (greedy .623) on the eval prompts; of the train prompts 11% were never right in 32 rollouts,
+43% right in .125 to .75 of them, 21% in .9 or more.
 """
 
 import argparse
