@@ -49,10 +49,10 @@ lint: $(DONE)/dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# -m "not browser": the browser tests are test-ui's.
+# -m "not browser": the browser tests are test-ui's. One thread each: the tests run side by side.
 test-fast: $(DONE)/dev
 	@echo "== test-fast: units, and the whole path on real services"
-	@$(PYTEST) tests -m "not browser" --ignore=tests/verl --ignore=tests/faults -n $(JOBS) --dist loadfile
+	@OMP_NUM_THREADS=1 $(PYTEST) tests -m "not browser" --ignore=tests/verl --ignore=tests/faults -n $(JOBS) --dist loadfile
 
 test-verl: $(DONE)/dev
 	@echo "== test-verl"

@@ -20,9 +20,7 @@ def check_ready(session: Session) -> str:
     if here == head and here is not None:
         return here
     if here is None:
-        raise SchemaMismatch(
-            f"The database has no tables yet; this code needs schema {head}. Run `pilot db upgrade`."
-        )
+        raise SchemaMismatch(f"The database has no tables yet; this code needs schema {head}. Run `pilot db upgrade`.")
     raise SchemaMismatch(f"The database has schema {here}; this code needs {head}. Run `pilot db upgrade`.")
 
 

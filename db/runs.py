@@ -38,9 +38,7 @@ class RunCursor(NamedTuple):
     id: uuid.UUID
 
 
-def create(
-    session: Session, *, name: str, config: dict[str, Any], config_digest: str, method: str, model: str
-) -> Run:
+def create(session: Session, *, name: str, config: dict[str, Any], config_digest: str, method: str, model: str) -> Run:
     """A new run in the queue. `config` is the whole config, defaults included."""
     run = Run(name=name, config=config, config_digest=config_digest, method=method, model=model)
     session.add(run)
@@ -109,9 +107,7 @@ def request_resume(session: Session, run_id: uuid.UUID) -> Run:
     """
     run = _locked(session, run_id)
     if run.state == "succeeded":
-        raise WrongState(
-            run.state, "the run has succeeded: its budget is spent; start a new run with a larger one"
-        )
+        raise WrongState(run.state, "the run has succeeded: its budget is spent; start a new run with a larger one")
     if run.state not in FINISHED_STATES:
         raise WrongState(run.state, f"the run is {run.state}; only a stopped or failed run can be resumed")
     run.state = "queued"

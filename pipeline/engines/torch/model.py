@@ -258,4 +258,5 @@ def save(model: Qwen2, path: str | Path) -> None:
     raw.pop("torch_dtype", None)  # the older spelling, which would contradict
     weights = {k: w.detach().cpu().contiguous() for k, w in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # save_file leaves it to its owner alone; config.json is not
     (folder / "config.json").write_text(json.dumps(raw, indent=2) + "\n")

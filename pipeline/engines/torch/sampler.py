@@ -228,7 +228,7 @@ def grow(
         alive_R, node_R, token_R = alive_R[~ended_R], node_R[~ended_R], token_R[~ended_R]
         if len(alive_R) == 0 or t + 1 == max_new_tokens:
             break
-        # Children: one node per distinct (parent, token). They come out sorted by parent, which keeps this reproducible.
+        # Children: one node per distinct (parent, token), sorted by parent, which keeps this reproducible.
         vocabulary = logits_M_V.shape[1]
         child_M, node_R = torch.unique(node_R * vocabulary + token_R, return_inverse=True)
         parent_M, token_M = child_M // vocabulary, child_M % vocabulary
