@@ -37,9 +37,7 @@ def rate(run: Callable[[], int]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three rounds instead of ten, under a minute")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--model", type=Path, default=BUNDLED / "policy")
@@ -51,9 +49,7 @@ def main() -> int:
 
     tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
     lines = args.prompts.read_text().splitlines()
-    chats = [
-        [{"role": "user", "content": json.loads(line)["prompt"]}] for line in lines[:: len(lines) // 64][:64]
-    ]
+    chats = [[{"role": "user", "content": json.loads(line)["prompt"]}] for line in lines[:: len(lines) // 64][:64]]
     texts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=False)
     prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
     ours = load(args.model)
@@ -96,9 +92,7 @@ def main() -> int:
     }
     print(f"{len(prompts)} prompts x {n} rollouts, up to {limit} tokens, {result['threads']} threads")
     print(f"prefix tree            {result['tree_rollouts_per_s']:>9} rollouts/s")
-    print(
-        f"transformers generate  {result['generate_rollouts_per_s']:>9} rollouts/s ({batch} prompts a batch)"
-    )
+    print(f"transformers generate  {result['generate_rollouts_per_s']:>9} rollouts/s ({batch} prompts a batch)")
     print(f"ratio                  {result['ratio']:>9}")
     if not result["passed"]:
         print(f"missed: ratio {ratio:.2f} < {LEAST_RATIO}", file=sys.stderr)

@@ -8,7 +8,9 @@ and then such ones too, more often the harder the problem, so the policy knows h
 do it reliably: reinforcement learning can teach it that from rewards, and what it learns carries over to
 problems it has never seen. No prompt of the bundled sets is shown here.
 
-The same seed, thread count and machine give the same weights.
+The same seed, thread count and machine give the same weights. The bundled ones took 7.5 minutes on two busy cores:
+sampled accuracy .457 (greedy .623) on the eval prompts; of the train prompts 11% were never right in 32 rollouts,
+43% right in .125 to .75 of them, 21% in .9 or more.
 """
 
 import argparse
@@ -38,12 +40,12 @@ CHAT_TEMPLATE = (
 )
 # What the warm start reads: parts by family and level. The third levels stay nearly unlearned on purpose.
 PARTS = {
-    ("add", "1"): 6, ("add", "2"): 16, ("add", "3"): 3, ("sub", "1"): 6, ("sub", "2"): 14, ("sub", "3"): 3,
+    ("add", "1"): 9, ("add", "2"): 16, ("add", "3"): 3, ("sub", "1"): 9, ("sub", "2"): 14, ("sub", "3"): 3,
     ("mul", "1"): 6, ("mul", "2"): 9, ("mul", "3"): 2,
-    ("chain", "1"): 9, ("chain", "2"): 9, ("chain", "3"): 5,
+    ("chain", "1"): 11, ("chain", "2"): 9, ("chain", "3"): 5,
     ("gsm8k", ""): 30,
 }  # fmt: skip
-RIGHT_SHARE = 0.65  # of the steps, the first ones, show right answers only; the rest show slips too
+RIGHT_SHARE = 0.7  # of the steps, the first ones, show right answers only; the rest show slips too
 # How often an answer carries a slip: add and sub per carry, chain per term, the others per answer.
 SLIP = {
     ("add", "1"): 0.02, ("add", "2"): 0.4, ("add", "3"): 0.45,
@@ -186,7 +188,7 @@ def main() -> None:
     raw_text = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw_text)
     parser.add_argument("--gsm8k-train", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--steps", type=int, default=3600)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
