@@ -47,7 +47,7 @@ def grpo(n: int, batch_prompts: int = BATCH) -> dict[str, Any]:
 
 
 def pods(keep: int) -> dict[str, Any]:
-    return {"selection": {"rule": "max_variance", "keep": keep}}
+    return {"selection": {"name": "pods", "keep": keep}}
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -94,7 +94,7 @@ def config(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dic
         "name": "bench",
         "seed": seed,
         "method": method,
-        "selection": settings.get("selection"),
+        "selection": settings.get("selection", {"name": "all"}),
         "update": update,
         "evaluation": {"every": every, "samples": 4},
         "budget": {"steps": 1_000_000, "rollouts": rollouts},
@@ -236,7 +236,7 @@ def summarise(
 def tell(summary: dict[str, Any]) -> str:
     """The summary as Markdown tables."""
     lines = [
-        f"Medians of {summary['seeds']} seeds, each method at its best learning rate, {summary['rollouts']:,} rollouts.",
+        f"Medians of {summary['seeds']} seeds at each method's best learning rate, {summary['rollouts']:,} rollouts.",
         "",
         "| method | lr | "
         + " | ".join(f"to {t:.0%}" for t in TARGETS)

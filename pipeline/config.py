@@ -147,9 +147,16 @@ class PilotCommitMethod(Section):
 MethodConfig = Annotated[GrpoMethod | DapoMethod | PilotCommitMethod, Field(discriminator="name")]
 
 
-class SelectionConfig(Section):
-    """Down-sampling before the update (PODS, arXiv 2504.13818), for any method: of many rollouts train on few."""
+class AllRollouts(Section):
+    """The update trains on every rollout of its groups."""
 
+    name: Literal["all"] = "all"
+
+
+class Pods(Section):
+    """PODS (arXiv 2504.13818): of many rollouts of a group, the update trains on few. For any method."""
+
+    name: Literal["pods"] = "pods"
     rule: Literal["max_variance", "max_reward", "percentile", "random"] = Field(
         "max_variance", description="Which rollouts of a group are kept. PODS: max_variance."
     )
@@ -157,6 +164,9 @@ class SelectionConfig(Section):
     advantages: Literal["kept", "group"] = Field(
         "kept", description="Whether advantages are computed over the kept rollouts or over the whole group."
     )
+
+
+SelectionConfig = Annotated[AllRollouts | Pods, Field(discriminator="name")]
 
 
 class SamplingConfig(Section):
@@ -231,7 +241,7 @@ class RunConfig(Section):
     data: DataConfig
     reward: RewardConfig = ExactReward()
     method: MethodConfig = PilotCommitMethod()
-    selection: SelectionConfig | None = Field(None, description="Down-sampling before the update; unset trains on all.")
+    selection: SelectionConfig = AllRollouts()
     sampling: SamplingConfig = SamplingConfig()
     update: UpdateConfig = UpdateConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -241,10 +251,10 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _selection_leaves_some_out(self) -> Self:
-        if self.selection is not None and self.selection.keep >= self.method.group_size:
+        if isinstance(self.selection, Pods) and self.selection.keep >= self.method.group_size:
             raise ValueError(
                 f"selection.keep={self.selection.keep} leaves nothing out of {self.method.name}'s groups of "
-                f"{self.method.group_size}; give a smaller keep, or no selection"
+                f"{self.method.group_size}; give a smaller keep, or selection.name all"
             )
         return self
 
@@ -290,7 +300,7 @@ def parse_config(data: Any) -> RunConfig:
 
 def _problem(error: Any) -> FieldProblem:
     # Pydantic puts the chosen member of a union into the path (method.pilot_commit.p_lower); users never wrote it.
-    unions = {"pilot_commit", "grpo", "dapo", "exact", "numeric"}
+    unions = {"pilot_commit", "grpo", "dapo", "all", "pods", "exact", "numeric"}
     path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and p in unions)]
     value = error["input"] if isinstance(error["input"], str | int | float | bool | None) else str(error["input"])[:200]
     message = str(error["msg"]).removeprefix("Value error, ")

@@ -34,7 +34,7 @@ def training_step(
         batch = allocator.observe(groups)
         if limit is not None:
             limit -= plan.n_rollouts
-    selection = config.selection.model_dump() if config.selection else {}
+    selection = config.selection.model_dump(exclude={"name"})
     batch = prepare(batch, config.seed, config.update.normalise_std, **selection)
     return batch, engine.update(batch)
 
