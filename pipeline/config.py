@@ -71,6 +71,31 @@ class GrpoMethod(Section):
     name: Literal["grpo"] = "grpo"
     n: int = Field(128, ge=2, description="Rollouts per prompt.")
 
+    @property
+    def group_size(self) -> int:
+        return self.n
+
+
+class DapoMethod(Section):
+    """DAPO's dynamic sampling (arXiv 2503.14476): sample until enough groups have both right and wrong rollouts."""
+
+    name: Literal["dapo"] = "dapo"
+    n: int = Field(16, ge=2, description="Rollouts per prompt. Paper: 16.")
+    gen_prompts: int | None = Field(
+        None, ge=1, description="Prompts sampled per pass; unset means 3 x batch_prompts, as in the paper."
+    )
+    keep_surplus: bool = Field(
+        True, description="Groups beyond the batch wait for the next step. false discards them, as the paper does."
+    )
+    max_age: int = Field(4, ge=0, description="Oldest group that may still train, in steps since it was sampled.")
+    max_rounds: int = Field(
+        10, ge=1, description="Inference passes a step may use to find groups; then it trains on those it has."
+    )
+
+    @property
+    def group_size(self) -> int:
+        return self.n
+
 
 class PilotCommitMethod(Section):
     """Pilot-Commit (arXiv 2605.26606): a few pilot rollouts decide which prompts are worth the rest."""
@@ -96,6 +121,13 @@ class PilotCommitMethod(Section):
         ge=1,
         description="Inference passes a step may use to find prompts; then it trains on those it has.",
     )
+    retest_rate: Fraction = Field(
+        0.0, description="Share of the pilots that look at evicted prompts again. Paper: 0, evicted for good."
+    )
+
+    @property
+    def group_size(self) -> int:
+        return self.n_pilot + self.n_commit
 
     @model_validator(mode="after")
     def _thresholds_ordered(self) -> Self:
@@ -112,7 +144,29 @@ class PilotCommitMethod(Section):
         return self
 
 
-MethodConfig = Annotated[GrpoMethod | PilotCommitMethod, Field(discriminator="name")]
+MethodConfig = Annotated[GrpoMethod | DapoMethod | PilotCommitMethod, Field(discriminator="name")]
+
+
+class AllRollouts(Section):
+    """The update trains on every rollout of its groups."""
+
+    name: Literal["all"] = "all"
+
+
+class Pods(Section):
+    """PODS (arXiv 2504.13818): of many rollouts of a group, the update trains on few. For any method."""
+
+    name: Literal["pods"] = "pods"
+    rule: Literal["max_variance", "max_reward", "percentile", "random"] = Field(
+        "max_variance", description="Which rollouts of a group are kept. PODS: max_variance."
+    )
+    keep: int = Field(16, ge=2, description="Rollouts kept per group. Paper: 16 of 64.")
+    advantages: Literal["kept", "group"] = Field(
+        "kept", description="Whether advantages are computed over the kept rollouts or over the whole group."
+    )
+
+
+SelectionConfig = Annotated[AllRollouts | Pods, Field(discriminator="name")]
 
 
 class SamplingConfig(Section):
@@ -187,12 +241,22 @@ class RunConfig(Section):
     data: DataConfig
     reward: RewardConfig = ExactReward()
     method: MethodConfig = PilotCommitMethod()
+    selection: SelectionConfig = AllRollouts()
     sampling: SamplingConfig = SamplingConfig()
     update: UpdateConfig = UpdateConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     budget: BudgetConfig = BudgetConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: TorchEngine = TorchEngine()
+
+    @model_validator(mode="after")
+    def _selection_leaves_some_out(self) -> Self:
+        if isinstance(self.selection, Pods) and self.selection.keep >= self.method.group_size:
+            raise ValueError(
+                f"selection.keep={self.selection.keep} leaves nothing out of {self.method.name}'s groups of "
+                f"{self.method.group_size}; give a smaller keep, or selection.name all"
+            )
+        return self
 
     @field_validator("name")
     @classmethod
@@ -236,7 +300,7 @@ def parse_config(data: Any) -> RunConfig:
 
 def _problem(error: Any) -> FieldProblem:
     # Pydantic puts the chosen member of a union into the path (method.pilot_commit.p_lower); users never wrote it.
-    unions = {"pilot_commit", "grpo", "exact", "numeric"}
+    unions = {"pilot_commit", "grpo", "dapo", "all", "pods", "exact", "numeric"}
     path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and p in unions)]
     value = error["input"] if isinstance(error["input"], str | int | float | bool | None) else str(error["input"])[:200]
     message = str(error["msg"]).removeprefix("Value error, ")

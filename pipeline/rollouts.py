@@ -32,14 +32,21 @@ def write_rollouts(run_dir: Path, step: int, groups: list[Group], prompts: Promp
             "step": step,
             "prompt_id": prompts.prompts[group.request.prompt].id,
             "stage": group.request.stage.value,
-            "response": rollout.data["text"],
-            "reward": None if rollout.failed else rollout.reward,
-            "success": None if rollout.failed else rollout.success,
-            "n_tokens": rollout.n_tokens,
-            "logprob": float(np.sum(rollout.data["logprobs"])),
+            "response": data["text"],
+            "reward": None if failed else reward,
+            "success": None if failed else success,
+            "n_tokens": n_tokens,
+            "logprob": float(np.sum(data["logprobs"])),
         }
         for group in groups
-        for rollout in group.rollouts
+        for reward, success, failed, n_tokens, data in zip(
+            group.rollouts.rewards.tolist(),
+            group.rollouts.success.tolist(),
+            group.rollouts.failed.tolist(),
+            group.rollouts.n_tokens.tolist(),
+            group.rollouts.data,
+            strict=True,
+        )
     ]
     path = run_dir / "rollouts" / f"step_{step:06d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from pipeline.allocation import Allocator, Batch, Group, Grpo, PilotCommit, Plan
-from pipeline.config import GrpoMethod, PilotCommitMethod, RunConfig
+from pipeline.allocation import Allocator, Batch, Dapo, Group, Grpo, PilotCommit, Plan, prepare
+from pipeline.config import DapoMethod, GrpoMethod, PilotCommitMethod, RunConfig
 
 
 class Engine(Protocol):
@@ -21,9 +21,9 @@ class Engine(Protocol):
 
 
 def training_step(
-    allocator: Allocator, engine: Engine, limit: int | None = None
+    allocator: Allocator, engine: Engine, config: RunConfig, limit: int | None = None
 ) -> tuple[Batch, dict[str, float | None]]:
-    """One step: sample until the allocator has its batch, then update.
+    """One step: sample until the allocator has its batch, select and weigh its rollouts, then update.
 
     limit: rollouts that this step may sample at most; None is unbounded. Returns the batch and the update's metrics.
     """
@@ -34,6 +34,8 @@ def training_step(
         batch = allocator.observe(groups)
         if limit is not None:
             limit -= plan.n_rollouts
+    selection = config.selection.model_dump(exclude={"name"})
+    batch = prepare(batch, config.seed, config.update.normalise_std, **selection)
     return batch, engine.update(batch)
 
 
@@ -44,5 +46,7 @@ def build_allocator(config: RunConfig, n_prompts: int) -> Allocator:
     match config.method:
         case GrpoMethod():
             return Grpo(**common, **settings)
+        case DapoMethod():
+            return Dapo(**common, **settings)
         case PilotCommitMethod():
             return PilotCommit(**common, **settings)

@@ -164,7 +164,7 @@ class Trainer:
     def _train_one_step(self) -> None:
         start = time.perf_counter()
         recorder = Recorder(self.engine)
-        batch, stats = training_step(self.allocator, recorder, self._limit())
+        batch, stats = training_step(self.allocator, recorder, self.config, self._limit())
         self.step = batch.step
         self.seconds += time.perf_counter() - start
         fates = {fate.value: Count(rollouts=n, tokens=t) for fate, (n, t) in batch.fates.items()}
@@ -237,7 +237,7 @@ class Trainer:
 
 def batch_metrics(batch: Batch) -> dict[str, float | None]:
     """The step's numbers that come from allocation; pipeline.events.StepFinished says what each means."""
-    rewards = [np.array([r.reward for r in group.rollouts]) for group in batch.groups]
+    rewards = [group.rollouts.rewards for group in batch.groups]
     # Judged before any selection: pilots where there are some, else the uniform groups themselves.
     stage = "pilot" if any(v.stage == "pilot" for v in batch.visits) else "commit"
     first = [v for v in batch.visits if v.stage == stage and v.success_rate is not None]

@@ -17,7 +17,7 @@ GROUPS = {
     "Run": ("name", "seed"),
     "Data": ("data", "reward"),
     "Model": ("model",),
-    "Method": ("method", "sampling"),
+    "Method": ("method", "selection", "sampling"),
     "Update": ("update",),
     "Budget": ("budget",),
     "Evaluation": ("evaluation", "checkpoint"),
@@ -36,7 +36,8 @@ LABELS = {
     "n": "Rollouts per prompt", "n_pilot": "Pilot rollouts", "n_commit": "Commit rollouts",
     "pilot_prompts": "Prompts per pass", "p_lower": "Too hard below", "p_upper": "Too easy above",
     "p_solve": "Solved from", "max_age": "Oldest pilot", "binding": "Bind pilots to commits",
-    "max_rounds": "Most passes", "max_new_tokens": "Longest response", "batch_prompts": "Batch",
+    "max_rounds": "Most passes", "gen_prompts": "Prompts per pass", "keep_surplus": "Keep surplus groups",
+    "retest_rate": "Re-tests", "max_new_tokens": "Longest response", "batch_prompts": "Batch",
     "lr": "Learning rate", "warmup_updates": "Warm-up", "grad_clip": "Gradient clip",
     "normalise_std": "Divide advantages by std", "off_policy_cap": "Off-policy cap", "path": "Model folder",
     "train": "Training prompts", "eval": "Held-out prompts", "prompt_key": "Field of the prompt",
@@ -45,7 +46,8 @@ LABELS = {
 }  # fmt: skip
 UNITS = {
     "method.n": "rollouts", "method.n_pilot": "rollouts", "method.n_commit": "rollouts",
-    "method.pilot_prompts": "prompts", "method.max_age": "steps", "method.max_rounds": "passes",
+    "method.pilot_prompts": "prompts", "method.gen_prompts": "prompts", "selection.keep": "rollouts",
+    "method.max_age": "steps", "method.max_rounds": "passes",
     "sampling.max_new_tokens": "tokens", "update.batch_prompts": "prompts", "update.mini_batches": "updates",
     "update.warmup_updates": "updates", "evaluation.every": "steps", "evaluation.samples": "responses",
     "budget.steps": "steps", "budget.rollouts": "rollouts", "budget.tokens": "tokens", "budget.wall_clock_s": "seconds",

@@ -69,4 +69,4 @@ STATE_COLOURS = {
     "failed": "#D92D3A",
 }
 FINISHED_STATES = ("stopped", "succeeded", "failed")
-METHODS = {"pilot_commit": "Pilot-Commit", "grpo": "GRPO"}
+METHODS = {"pilot_commit": "Pilot-Commit", "grpo": "GRPO", "dapo": "DAPO"}

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.allocation.draft import Draft
+from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
 from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Stage, TrainGroup
 
 
 class Grpo:
-    """Uniform allocation (GRPO, arXiv 2402.03300): the baseline that Pilot-Commit is measured against."""
+    """Uniform allocation (GRPO, arXiv 2402.03300): the baseline that the others are measured against."""
 
     def __init__(self, *, n_prompts: int, batch_prompts: int, seed: int, n: int) -> None:
-        self.settings = {
-            "name": "grpo",
-            "n_prompts": n_prompts,
-            "batch_prompts": batch_prompts,
-            "seed": seed,
-            "n": n,
-        }
+        self.settings = {"name": "grpo", "n_prompts": n_prompts, "batch_prompts": batch_prompts, "seed": seed, "n": n}
         self.batch_prompts, self.n = batch_prompts, n
         self.pool = Pool(n_prompts, seed)
         self.step = 1
@@ -31,7 +25,7 @@ class Grpo:
 
     @property
     def pool_is_solved(self) -> bool:
-        return self.pool.counts[Bucket.EVICTED] == self.pool.n_prompts
+        return False  # nothing is ever evicted
 
     @property
     def pass_rollouts(self) -> int:
@@ -47,15 +41,16 @@ class Grpo:
     def observe(self, groups: list[Group]) -> Batch:
         draft = Draft(self.step)
         draft.rounds = 1
-        for group in groups:
-            prompt = group.request.prompt
-            scored = tuple(r for r in group.rollouts if not r.failed)
-            draft.book((r for r in group.rollouts if r.failed), Fate.FAILED)
-            draft.book(scored, Fate.TRAINED)
-            if scored:
-                self.pool.move(prompt, Bucket.COMMITTED)
-                draft.groups.append(TrainGroup(prompt, scored))
-            draft.visit(group, self.pool.bucket(prompt))
+        if groups:
+            stats = Stats.of(groups)
+            known = stats.n > stats.n_failed
+            draft.book_failed(stats)
+            draft.book_scored(stats, known, Fate.TRAINED)
+            self.pool.move(stats.prompt[known], Bucket.COMMITTED)
+            draft.groups += [
+                TrainGroup(g.request.prompt, g.rollouts.scored()) for g, k in zip(groups, known, strict=True) if k
+            ]
+            draft.visit(groups, stats, [self.pool.bucket(g.request.prompt) for g in groups])
         self.step += 1
         return draft.finish(self.batch_prompts, buffer_size=0)
 
@@ -63,11 +58,9 @@ class Grpo:
         return dict(self.pool.counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Between steps only."""
         return {"settings": self.settings, "step": self.step, "pool": self.pool.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError naming the settings that differ from those under which the state was saved."""
         refuse_other_settings(self.settings, state["settings"])
         self.step = int(state["step"])
         self.pool.load_state_dict(state["pool"])

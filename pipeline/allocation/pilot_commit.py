@@ -5,7 +5,7 @@ A training step, with `bt` prompts to train on:
     plan     commit up to bt ready prompts (n_commit rollouts each), and pilot new ones (n_pilot each) in the same
              inference pass: the paper's binding of this step's commits with the next step's pilots
     observe  p = success rate of a prompt's pilots
-             p >= p_solve  evicted: solved, never sampled again
+             p >= p_solve  evicted: solved, out of the pool (retest_rate > 0 looks at some of them again)
              p >  p_upper  skipped: too easy to teach, back next epoch
              p <  p_lower  deferred: too hard, back next epoch
              else          ready: its pilots wait in the replay buffer, max_age steps at most
@@ -20,25 +20,16 @@ docs/allocation.md tells where the published reference does otherwise, and why t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from pipeline.allocation.draft import Draft, success_rate
+from pipeline.allocation.buffer import ReplayBuffer
+from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
-from pipeline.allocation.types import (
-    Batch,
-    Bucket,
-    Fate,
-    Group,
-    Move,
-    Plan,
-    Request,
-    Rollout,
-    Stage,
-    TrainGroup,
-)
+from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Stage, TrainGroup
 
 
 class PilotCommit:
@@ -61,6 +52,7 @@ class PilotCommit:
         commit_order: str,
         binding: bool,
         max_rounds: int,
+        retest_rate: float = 0.0,
     ) -> None:
         given = {k: v for k, v in locals().items() if k != "self"}
         self.settings: dict[str, Any] = {"name": "pilot_commit", **given}
@@ -70,8 +62,9 @@ class PilotCommit:
         self.p_lower, self.p_upper, self.p_solve = p_lower, p_upper, p_solve
         self.max_age, self.commit_order = max_age, commit_order
         self.binding, self.max_rounds = binding, max_rounds
+        self.retest_rate = retest_rate
         self.pool = Pool(n_prompts, seed)
-        self.buffer: dict[int, tuple[Rollout, ...]] = {}
+        self.buffer = ReplayBuffer()
         self.step = 1
         self._draft = Draft(self.step)
 
@@ -81,7 +74,7 @@ class PilotCommit:
 
     @property
     def pool_is_solved(self) -> bool:
-        return self.pool.counts[Bucket.EVICTED] == self.pool.n_prompts
+        return not self.retest_rate and self.pool.counts[Bucket.EVICTED] == self.pool.n_prompts
 
     @property
     def pass_rollouts(self) -> int:
@@ -92,7 +85,7 @@ class PilotCommit:
         draft = self._draft
         draft.rounds += 1
         if draft.rounds == 1:
-            self._drop_stale()
+            self.buffer.drop_stale(self.step, self.max_age, self.pool, draft)
             self.pool.begin_step()
         over_limit = limit is not None and limit < self.pass_rollouts
         if draft.rounds > self.max_rounds or over_limit:
@@ -103,7 +96,11 @@ class PilotCommit:
         # pilots when all are missing, its share when some are ready already. Never more than one set per pass.
         wanted = missing + (self.batch_prompts if self.binding else 0) - len(self.buffer)
         share = min(1.0, max(0, wanted) / self.batch_prompts)
-        pilots = self.pool.take(math.ceil(share * self.pilot_prompts))
+        n_pilots = math.ceil(share * self.pilot_prompts)
+        retests: list[int] = []
+        if self.retest_rate:
+            retests = self.pool.take_evicted(int(self.retest_rate * n_pilots), self._rng())
+        pilots = self.pool.take(n_pilots - len(retests)) + retests
         return Plan(
             self.step,
             draft.rounds,
@@ -113,13 +110,12 @@ class PilotCommit:
 
     def observe(self, groups: list[Group]) -> Batch | None:
         draft = self._draft
-        for group in groups:
-            scored = tuple(r for r in group.rollouts if not r.failed)
-            draft.book((r for r in group.rollouts if r.failed), Fate.FAILED)
-            if group.request.stage is Stage.PILOT:
-                self._judge(group, scored)
-            else:
-                self._commit(group, scored)
+        commits = [g for g in groups if g.request.stage is Stage.COMMIT]
+        pilots = [g for g in groups if g.request.stage is Stage.PILOT]
+        if commits:
+            self._commit(commits)
+        if pilots:
+            self._judge(pilots)
         if groups and len(draft.groups) < self.batch_prompts:
             return None
         batch = draft.finish(self.batch_prompts, buffer_size=len(self.buffer))
@@ -127,47 +123,42 @@ class PilotCommit:
         self._draft = Draft(self.step)
         return batch
 
-    def _judge(self, group: Group, pilots: tuple[Rollout, ...]) -> None:
-        prompt = group.request.prompt
-        p = success_rate(list(pilots))
-        if p is None:  # every reward failed: nothing is known, so the prompt stays where it was
-            self._draft.visit(group, self.pool.bucket(prompt))
-            return
-        if p >= self.p_solve:
-            bucket, fate = Bucket.EVICTED, Fate.PILOT_EVICTED
-        elif p > self.p_upper:
-            bucket, fate = Bucket.SKIPPED, Fate.PILOT_SKIPPED
-        elif p < self.p_lower:
-            bucket, fate = Bucket.DEFERRED, Fate.PILOT_DEFERRED
-        else:
-            bucket, fate = Bucket.READY, Fate.BUFFERED
-            self.buffer[prompt] = pilots
-        self.pool.move(prompt, bucket)
-        self._draft.book(pilots, fate)
-        self._draft.visit(group, bucket)
+    def _judge(self, pilots: Sequence[Group]) -> None:
+        stats = Stats.of(pilots)
+        p = stats.success_rate
+        # NaN where every reward failed: nothing is known, no comparison holds, and the prompt stays where it was.
+        solved = p >= self.p_solve
+        easy = (p > self.p_upper) & ~solved
+        hard = p < self.p_lower
+        ready = (p >= self.p_lower) & (p <= self.p_upper) & ~solved
+        self._draft.book_failed(stats)
+        for which, bucket, fate in (
+            (solved, Bucket.EVICTED, Fate.PILOT_EVICTED),
+            (easy, Bucket.SKIPPED, Fate.PILOT_SKIPPED),
+            (hard, Bucket.DEFERRED, Fate.PILOT_DEFERRED),
+            (ready, Bucket.READY, Fate.BUFFERED),
+        ):
+            self.pool.move(stats.prompt[which], bucket)
+            self._draft.book_scored(stats, which, fate)
+        for i in np.flatnonzero(ready):
+            self.buffer[pilots[i].request.prompt] = pilots[i].rollouts.scored()
+        self._draft.visit(pilots, stats, [self.pool.bucket(g.request.prompt) for g in pilots])
 
-    def _commit(self, group: Group, commits: tuple[Rollout, ...]) -> None:
-        prompt = group.request.prompt
-        pilots = self.buffer.pop(prompt)
-        self.pool.claim(prompt)  # once per step and batch
-        self.pool.move(prompt, Bucket.COMMITTED)
-        self._draft.rebook(pilots, Fate.BUFFERED, Fate.TRAINED)
-        self._draft.book(commits, Fate.TRAINED)
-        self._draft.groups.append(TrainGroup(prompt, pilots + commits))
-        self._draft.visit(group, Bucket.COMMITTED)
-
-    def _drop_stale(self) -> None:
-        """Age is the current step minus the step of sampling, at the time of training: age <= max_age, exactly."""
-        for prompt, pilots in list(self.buffer.items()):
-            if self.step - pilots[0].step > self.max_age:
-                del self.buffer[prompt]
-                self.pool.move(prompt, Bucket.UNSEEN)
-                self.pool.give_back(prompt)
-                self._draft.rebook(pilots, Fate.BUFFERED, Fate.STALE)
-                self._draft.moves.append(Move(prompt, Bucket.UNSEEN))
+    def _commit(self, commits: Sequence[Group]) -> None:
+        stats = Stats.of(commits)
+        self._draft.book_failed(stats)
+        self._draft.book_scored(stats, stats.n > stats.n_failed, Fate.TRAINED)
+        for group in commits:
+            prompt = group.request.prompt
+            pilots = self.buffer.pop(prompt)
+            self._draft.rebook(pilots, Fate.BUFFERED, Fate.TRAINED)
+            self._draft.groups.append(TrainGroup(prompt, pilots + group.rollouts.scored()))
+            self.pool.claim(prompt)  # once per step and batch
+        self.pool.move(stats.prompt, Bucket.COMMITTED)
+        self._draft.visit(commits, stats, [Bucket.COMMITTED] * len(commits))
 
     def _choose(self, k: int) -> list[int]:
-        """The k ready prompts to commit next. dicts keep insertion order: the buffer is oldest first."""
+        """The k ready prompts to commit next. The buffer is oldest first."""
         ready = list(self.buffer)
         match self.commit_order:
             case "newest":
@@ -175,49 +166,26 @@ class PilotCommit:
             case "max_variance":
                 # Newest first among equals, for their pilots are the least off-policy: the sort is stable.
                 ready.reverse()
-                ready.sort(key=lambda p: -np.var([r.reward for r in self.buffer[p]]))
+                ready.sort(key=lambda p: -float(self.buffer[p].rewards.var()))
             case "random":
-                rng = np.random.default_rng([self.seed, self.step, self._draft.rounds])
-                ready = [ready[i] for i in rng.permutation(len(ready))]
+                ready = [ready[i] for i in self._rng().permutation(len(ready))]
         return ready[:k]
+
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.step, self._draft.rounds])
 
     def bucket_counts(self) -> dict[Bucket, int]:
         return dict(self.pool.counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Between steps only: after observe returned a Batch and before the next plan."""
         if self._draft.rounds:
             raise RuntimeError("the state can only be saved between training steps")
-        buffer = [
-            {
-                "prompt": prompt,
-                "reward": np.array([r.reward for r in pilots]),
-                "success": np.array([r.success for r in pilots]),
-                "n_tokens": np.array([r.n_tokens for r in pilots], np.int32),
-                "step": pilots[0].step,
-                "data": [r.data for r in pilots],
-            }
-            for prompt, pilots in self.buffer.items()
-        ]
-        return {
-            "settings": self.settings,
-            "step": self.step,
-            "pool": self.pool.state_dict(),
-            "buffer": buffer,
-        }
+        pool, buffer = self.pool.state_dict(), self.buffer.state()
+        return {"settings": self.settings, "step": self.step, "pool": pool, "buffer": buffer}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises ValueError naming the settings that differ from those under which the state was saved."""
         refuse_other_settings(self.settings, state["settings"])
         self.step = int(state["step"])
         self._draft = Draft(self.step)
         self.pool.load_state_dict(state["pool"])
-        self.buffer = {
-            int(entry["prompt"]): tuple(
-                Rollout(float(reward), float(success), int(n_tokens), int(entry["step"]), data)
-                for reward, success, n_tokens, data in zip(
-                    entry["reward"], entry["success"], entry["n_tokens"], entry["data"], strict=True
-                )
-            )
-            for entry in state["buffer"]
-        }
+        self.buffer.load(state["buffer"])

@@ -5,14 +5,22 @@
   pool is part of every saved state.
 - A **rollout** is one sampled response. A **group** is one prompt's rollouts of one stage in one step.
 - The **success rate** p of a group is the mean of `success` over the rollouts whose reward did not fail.
+
+Shape suffixes: N rollouts of a group, G groups.
 """
 
 from __future__ import annotations
 
 import enum
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 class Stage(enum.StrEnum):
@@ -23,49 +31,76 @@ class Stage(enum.StrEnum):
 class Bucket(enum.StrEnum):
     """Where a prompt stands. A prompt is in exactly one bucket."""
 
-    UNSEEN = "unseen"  # not piloted yet, or its pilot grew too old before it could be committed
+    UNSEEN = "unseen"  # not judged yet, or what was sampled grew too old before it could train
     EVICTED = "evicted"  # solved, p >= p_solve: out of the pool
     SKIPPED = "skipped"  # too easy but not solved, p > p_upper: back next epoch
     DEFERRED = "deferred"  # too hard, p < p_lower: back next epoch
-    READY = "ready"  # its pilots wait in the replay buffer
+    READY = "ready"  # its rollouts wait in the replay buffer
     COMMITTED = "committed"  # trained on
 
 
 class Fate(enum.StrEnum):
     """What became of a sampled rollout. The fates of a run add up to what it sampled."""
 
-    BUFFERED = "buffered"  # open: a pilot in the replay buffer; it gets a final fate later
+    BUFFERED = "buffered"  # open: waits in the replay buffer; it gets a final fate later
     TRAINED = "trained"
     PILOT_SKIPPED = "pilot_skipped"
     PILOT_DEFERRED = "pilot_deferred"
     PILOT_EVICTED = "pilot_evicted"
-    DOWNSAMPLED = "downsampled"
-    STALE = "stale"  # a buffered pilot older than max_age
-    DISCARDED = "discarded"
+    DOWNSAMPLED = "downsampled"  # left out by a selection such as PODS
+    STALE = "stale"  # buffered for longer than max_age
+    DISCARDED = "discarded"  # sampled and thrown away by the method: DAPO's filtered and surplus groups
     FAILED = "failed"  # its reward could not be computed
     LOST = "lost"  # sampled after the last checkpoint of an attempt that crashed: sampled again
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """One sampled response as allocation sees it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Rollouts:
+    """N sampled responses of one prompt, as columns.
 
-    reward: what the advantage is computed from; NaN when the reward failed.
-    success: the accuracy signal in [0, 1] that judges the prompt; NaN when the reward failed.
-    n_tokens: response tokens, end-of-sequence token included.
-    step: the training step whose policy sampled it.
-    data: the engine's own (token ids and log-probs, or a key into its store); opaque here, kept in checkpoints.
+    rewards: float64 [N], what advantages are computed from. success: float64 [N], the accuracy signal in [0, 1] that
+    judges the prompt. Both are NaN where the reward failed. n_tokens: int64 [N], response tokens, the end-of-sequence
+    token included. steps: int64 [N], the training step whose policy sampled it. data: [N], the engine's own (token ids
+    and log-probs, or keys into its store); opaque here, kept in checkpoints.
     """
 
-    reward: float
-    success: float
-    n_tokens: int
-    step: int
-    data: Any = None
+    rewards: Floats
+    success: Floats
+    n_tokens: Ints
+    steps: Ints
+    data: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.rewards)
 
     @property
-    def failed(self) -> bool:
-        return math.isnan(self.reward) or math.isnan(self.success)
+    def failed(self) -> npt.NDArray[np.bool_]:
+        """bool [N]: the reward or the accuracy signal could not be computed."""
+        failed: npt.NDArray[np.bool_] = np.isnan(self.rewards) | np.isnan(self.success)
+        return failed
+
+    def take(self, index: npt.NDArray[np.intp]) -> Rollouts:
+        return Rollouts(
+            self.rewards[index],
+            self.success[index],
+            self.n_tokens[index],
+            self.steps[index],
+            [self.data[i] for i in index],
+        )
+
+    def scored(self) -> Rollouts:
+        """Those whose reward did not fail."""
+        failed = self.failed
+        return self.take(np.flatnonzero(~failed)) if failed.any() else self
+
+    def __add__(self, other: Rollouts) -> Rollouts:
+        return Rollouts(
+            np.concatenate((self.rewards, other.rewards)),
+            np.concatenate((self.success, other.success)),
+            np.concatenate((self.n_tokens, other.n_tokens)),
+            np.concatenate((self.steps, other.steps)),
+            [*self.data, *other.data],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +131,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The answer to one Request: `rollouts` holds request.n of them, failed ones included."""
+    """The answer to one Request: request.n rollouts, failed ones included."""
 
     request: Request
-    rollouts: tuple[Rollout, ...]
+    rollouts: Rollouts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrainGroup:
-    """One prompt's rollouts for the update: its pilots (maybe of earlier steps) and its commits, none failed."""
+    """One prompt's rollouts for the update, none failed: its commits and, from maybe earlier steps, its pilots.
+
+    advantages: float64 [N], of each rollout; empty until `selection.prepare` has filled them in.
+    """
 
     prompt: int
-    rollouts: tuple[Rollout, ...]
+    rollouts: Rollouts
+    advantages: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +154,7 @@ class Visit:
     """One group as judged: what the per-prompt history records.
 
     n counts all rollouts of the group, n_failed those without a reward; success_rate and reward_variance
-    (population variance of `reward`) are over the others and None when there are none. bucket is where the
+    (population variance of the rewards) are over the others and None when there are none. bucket is where the
     prompt stands after the visit. tokens is the sum of response tokens.
     """
 
@@ -131,26 +170,26 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A prompt that changed its bucket without a visit: its pilots grew stale."""
+    """A prompt that changed its bucket without a visit: its rollouts grew stale, or were trained on from the buffer."""
 
     prompt: int
     bucket: Bucket
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """What one training step trains on, and the full account of how it came about.
 
     fates: change of every fate in this step as (rollouts, tokens); `buffered` may be negative. They sum to what
         the step sampled.
-    buffer_size: ready prompts left for later steps.
     short_by: prompts missing to a full batch (the pool ran dry or max_rounds was reached); 0 normally.
+    buffer_size: ready prompts left for later steps.
     """
 
     step: int
     groups: tuple[TrainGroup, ...]
-    visits: list[Visit] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
+    visits: tuple[Visit, ...] = ()
+    moves: tuple[Move, ...] = ()
     fates: dict[Fate, tuple[int, int]] = field(default_factory=dict)
     rounds: int = 0
     short_by: int = 0
@@ -159,7 +198,7 @@ class Batch:
     @property
     def ages(self) -> list[int]:
         """Per trained group, the steps since its oldest rollout was sampled."""
-        return [self.step - min(r.step for r in group.rollouts) for group in self.groups]
+        return [self.step - int(group.rollouts.steps.min()) for group in self.groups]
 
 
 class Allocator(Protocol):
@@ -174,10 +213,6 @@ class Allocator(Protocol):
         """The step being planned, counted from 1; it advances when observe returns a Batch."""
         ...
 
-    def plan(self, limit: int | None = None) -> Plan: ...
-
-    def observe(self, groups: list[Group]) -> Batch | None: ...
-
     @property
     def epoch(self) -> int: ...
 
@@ -191,8 +226,16 @@ class Allocator(Protocol):
         """The most rollouts that one inference pass asks for: a budget with less left starts no further step."""
         ...
 
+    def plan(self, limit: int | None = None) -> Plan: ...
+
+    def observe(self, groups: list[Group]) -> Batch | None: ...
+
     def bucket_counts(self) -> dict[Bucket, int]: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain values and NumPy vectors. Between steps only."""
+        ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ValueError naming the settings that differ from those under which the state was saved."""
+        ...

@@ -87,3 +87,10 @@ def test_every_preset_is_a_valid_config():
     for preset in found:
         assert preset["title"] and preset["description"]
         parse_config(preset["config"])
+
+
+def test_a_selection_must_leave_something_out():
+    pods = {"name": "pods", "keep": 16}
+    assert parse_config({**GOOD, "method": {"name": "grpo", "n": 64}, "selection": pods}).selection.keep == 16
+    found = problems(method={"name": "pilot_commit", "n_pilot": 8, "n_commit": 8}, selection=pods)
+    assert "selection.keep=16 leaves nothing out of pilot_commit's groups of 16" in found["config"].message

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen2Tokenizer
 
-from pipeline.allocation import Batch, Group, Plan, Rollout, TrainGroup, group_advantages
+from pipeline.allocation import Batch, Group, Plan, Rollouts, TrainGroup
 from pipeline.config import RunConfig, TorchEngine, UpdateConfig, resolve
 from pipeline.engines.torch.model import load, save
 from pipeline.engines.torch.packing import microbatches, packed_logprobs
@@ -30,7 +30,7 @@ PHASES = ("generate", "reward", "update")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One distinct response of a group in the loss: `count` rollouts said it and got the same reward.
+    """One distinct response of a group in the loss: `count` rollouts said it and have the same advantage.
 
     behaviour_T: log-probs under the policy that sampled it; stale when that was an earlier step's policy.
     """
@@ -110,13 +110,15 @@ class Engine:
         groups = []
         for request, samples in zip(plan.requests, answers, strict=True):
             answer = self.prompts[request.prompt].answer
-            rollouts = []
-            for s in samples:
-                text = self.decode(s.tokens)
-                reward = self.reward(text, answer)
-                data = {"text": text, "tokens": s.tokens, "logprobs": s.logprobs}
-                rollouts.append(Rollout(reward, reward, len(s.tokens), plan.step, data))
-            groups.append(Group(request, tuple(rollouts)))
+            texts = [self.decode(s.tokens) for s in samples]
+            rewards = np.array([self.reward(text, answer) for text in texts])
+            lengths = np.array([len(s.tokens) for s in samples])
+            data = [
+                {"text": text, "tokens": s.tokens, "logprobs": s.logprobs}
+                for text, s in zip(texts, samples, strict=True)
+            ]
+            steps = np.full(len(samples), plan.step)
+            groups.append(Group(request, Rollouts(rewards, rewards, lengths, steps, data)))
         self.seconds["generate"] += sampled - start
         self.seconds["reward"] += time.perf_counter() - sampled
         return groups
@@ -178,7 +180,7 @@ class Engine:
     def update(self, batch: Batch) -> dict[str, float | None]:
         """`mini_batches` optimiser updates on the batch, for every method the same number.
 
-        Per token, with r = pi_new / pi_now (pi_now: the policy at the start of this update), A the group advantage,
+        Per token, with r = pi_new / pi_now (pi_now: the policy at the start of this update), A the advantage,
         w = min(cap, pi_now / pi_behaviour) for stored pilots and 1 for rollouts of this step:
 
             loss = -mean over all tokens of w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)
@@ -189,7 +191,7 @@ class Engine:
         """
         start = time.perf_counter()
         settings = self.config.update
-        lessons = [lesson(group, batch.step, settings.normalise_std) for group in batch.groups]
+        lessons = [lesson(group, batch.step) for group in batch.groups]
         order = np.random.default_rng([self.config.seed, batch.step]).permutation(len(lessons))
         # pi_now must be taken before the first update changes the policy.
         stale = [i for i, lesson in enumerate(lessons) if any(t.stale for t in lesson.terms)]
@@ -312,16 +314,16 @@ class Engine:
         self.updates = int(state["updates"])
 
 
-def lesson(group: TrainGroup, step: int, normalise_std: bool) -> Lesson:
-    """The group's distinct responses with advantages; without terms when all rewards are equal."""
-    n_tokens = sum(r.n_tokens for r in group.rollouts)
-    advantages = group_advantages(np.array([r.reward for r in group.rollouts]), normalise_std)
-    if not advantages.any():
+def lesson(group: TrainGroup, step: int) -> Lesson:
+    """The group's distinct responses with advantages; without terms when no advantage differs from zero."""
+    n_tokens = int(group.rollouts.n_tokens.sum())
+    if not group.advantages.any():
         return Lesson(group.prompt, [], n_tokens)
     terms: dict[tuple[bytes, float, int], Term] = {}
-    for rollout, advantage in zip(group.rollouts, advantages, strict=True):
-        tokens, logprobs = rollout.data["tokens"], rollout.data["logprobs"]
-        key = (tokens.tobytes(), rollout.reward, rollout.step)
+    for data, advantage, sampled_at in zip(
+        group.rollouts.data, group.advantages.tolist(), group.rollouts.steps.tolist(), strict=True
+    ):
+        key = (data["tokens"].tobytes(), advantage, sampled_at)
         count = terms[key].count + 1 if key in terms else 1
-        terms[key] = Term(tokens, logprobs, float(advantage), count, stale=rollout.step < step)
+        terms[key] = Term(data["tokens"], data["logprobs"], advantage, count, stale=sampled_at < step)
     return Lesson(group.prompt, list(terms.values()), n_tokens)

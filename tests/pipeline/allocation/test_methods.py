@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.allocation import Bucket, Fate, Group, Grpo, PilotCommit, Plan, Rollout, Stage
-from tests.pipeline.allocation.stream import World, one_step
+from pipeline.allocation import Allocator, Bucket, Dapo, Fate, Group, Grpo, PilotCommit, Plan, Stage
+from tests.pipeline.allocation.stream import World, one_step, rollouts, told
 
 
 def pilot_commit(n_prompts: int, **changes: Any) -> PilotCommit:
@@ -25,57 +25,82 @@ def pilot_commit(n_prompts: int, **changes: Any) -> PilotCommit:
     return PilotCommit(n_prompts=n_prompts, **(defaults | changes))
 
 
+def grpo(n_prompts: int, **changes: Any) -> Grpo:
+    return Grpo(n_prompts=n_prompts, **({"batch_prompts": 4, "seed": 0, "n": 4} | changes))
+
+
+def dapo(n_prompts: int, **changes: Any) -> Dapo:
+    defaults: dict[str, Any] = {
+        "batch_prompts": 4, "seed": 0, "n": 8, "gen_prompts": None, "keep_surplus": True, "max_age": 4,
+        "max_rounds": 10,
+    }  # fmt: skip
+    return Dapo(n_prompts=n_prompts, **(defaults | changes))
+
+
 def answer(plan: Plan, successes: dict[int, int]) -> list[Group]:
     """Groups whose first `successes[prompt]` rollouts are right, for exact success rates."""
-    return [
-        Group(
-            r,
-            tuple(
-                Rollout(float(i < successes[r.prompt]), float(i < successes[r.prompt]), 2, plan.step)
-                for i in range(r.n)
-            ),
-        )
-        for r in plan.requests
-    ]
+    return [Group(r, rollouts([float(i < successes[r.prompt]) for i in range(r.n)], plan.step)) for r in plan.requests]
 
 
 RATES = st.lists(st.sampled_from([0.0, 0.05, 0.3, 0.5, 0.7, 0.9, 1.0]), min_size=1, max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+METHODS = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "method": st.just(pilot_commit),
+            "pilot_prompts": st.none() | st.integers(1, 30),
+            "max_age": st.integers(0, 3),
+            "commit_order": st.sampled_from(["random", "max_variance", "newest", "oldest"]),
+            "binding": st.booleans(),
+            "max_rounds": st.integers(1, 5),
+            "retest_rate": st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "method": st.just(dapo),
+            "gen_prompts": st.none() | st.integers(1, 30),
+            "keep_surplus": st.booleans(),
+            "max_age": st.integers(0, 3),
+            "max_rounds": st.integers(1, 5),
+        }
+    ),
+    st.fixed_dictionaries({"method": st.just(grpo)}),
+)
+
+
+@settings(max_examples=300, deadline=None)
 @given(
     rates=RATES,
     fail=st.sampled_from([0.0, 0.1, 1.0]),
     batch=st.integers(1, 12),
-    pilots=st.none() | st.integers(1, 30),
-    max_age=st.integers(0, 3),
-    order=st.sampled_from(["random", "max_variance", "newest", "oldest"]),
-    binding=st.booleans(),
-    rounds=st.integers(1, 5),
+    method=METHODS,
     seed=st.integers(0, 5),
     limit=st.none() | st.integers(0, 600),
 )
-def test_invariants_over_random_worlds(rates, fail, batch, pilots, max_age, order, binding, rounds, seed, limit):
+def test_invariants_over_random_worlds(rates, fail, batch, method, seed, limit):
     """Fates add up, buckets partition the pool, nothing trains twice, ages hold, evicted prompts stay out."""
-    make = lambda: pilot_commit(  # noqa: E731
-        len(rates), batch_prompts=batch, pilot_prompts=pilots, max_age=max_age, commit_order=order, binding=binding,
-        max_rounds=rounds, seed=seed,
-    )  # fmt: skip
+    build = method["method"]
+    options = {k: v for k, v in method.items() if k != "method"}
+
+    def make() -> Allocator:
+        return build(len(rates), batch_prompts=batch, seed=seed, **options)
+
     allocator, world = make(), World(rates, fail, seed)
     trained: set[str] = set()
     evicted: set[int] = set()
     open_rollouts = open_tokens = 0
     for step in range(1, 9):
         restored = make()
-        # Through JSON and arrays, as a checkpoint would.
         restored.load_state_dict(copy.deepcopy(allocator.state_dict()))
         assert restored.bucket_counts() == allocator.bucket_counts()
         batch_out, plans = one_step(allocator, world, limit)
         again, plans_again = one_step(restored, world, limit)
-        assert (plans, batch_out) == (plans_again, again), "a restored allocator must decide the same"
+        assert (plans, told(batch_out)) == (plans_again, told(again)), "a restored allocator must decide the same"
         allocator = restored if step % 2 else allocator
 
-        assert batch_out.step == step and len(plans) == batch_out.rounds <= rounds + 1
+        assert batch_out.step == step and len(plans) == batch_out.rounds <= options.get("max_rounds", 1) + 1
         sampled = sum(p.n_rollouts for p in plans)
         assert limit is None or sampled <= limit
         assert sum(n for n, _ in batch_out.fates.values()) == sampled
@@ -83,48 +108,50 @@ def test_invariants_over_random_worlds(rates, fail, batch, pilots, max_age, orde
         assert sum(t for _, t in batch_out.fates.values()) == sum(v.tokens for v in batch_out.visits)
         n, t = batch_out.fates.get(Fate.BUFFERED, (0, 0))
         open_rollouts, open_tokens = open_rollouts + n, open_tokens + t
-        assert open_rollouts == sum(len(b) for b in allocator.buffer.values()) >= 0
-        assert open_tokens >= 0
+        buffer = getattr(allocator, "buffer", {})
+        assert open_rollouts == sum(len(b) for b in buffer.values()) >= 0
+        assert open_tokens == sum(int(b.n_tokens.sum()) for b in buffer.values())
+        assert batch_out.fates.get(Fate.TRAINED, (0, 0))[0] == sum(len(g.rollouts) for g in batch_out.groups)
 
         counts = allocator.bucket_counts()
         assert sum(counts.values()) == len(rates) and min(counts.values()) >= 0
-        assert counts[Bucket.READY] == len(allocator.buffer) == batch_out.buffer_size
+        assert counts[Bucket.READY] == len(buffer) == batch_out.buffer_size
         tally = Counter(allocator.pool.bucket(p) for p in range(len(rates)))
         assert tally == Counter({b: c for b, c in counts.items() if c})
+        last = {v.prompt: v.bucket for v in batch_out.visits} | {
+            m.prompt: m.bucket for m in batch_out.moves if m.prompt not in {v.prompt for v in batch_out.visits}
+        }
+        assert all(allocator.pool.bucket(p) is bucket for p, bucket in last.items()), "what is told is where they stand"
 
         planned = Counter((r.prompt, r.stage) for p in plans for r in p.requests)
         assert max(planned.values(), default=1) == 1, "a prompt has one visit per step and stage"
-        assert not {p for (p, stage) in planned if stage is Stage.PILOT} & evicted
+        if not options.get("retest_rate"):
+            assert not {p for (p, stage) in planned if stage is Stage.PILOT} & evicted
         evicted |= {v.prompt for v in batch_out.visits if v.bucket is Bucket.EVICTED}
         assert len({g.prompt for g in batch_out.groups}) == len(batch_out.groups) <= batch
         assert batch_out.short_by == batch - len(batch_out.groups)
-        assert all(0 <= age <= max_age for age in batch_out.ages)
-        names = [r.data["text"] for g in batch_out.groups for r in g.rollouts]
+        assert all(0 <= age <= options.get("max_age", 0) for age in batch_out.ages)
+        names = [name for g in batch_out.groups for name in g.rollouts.data]
         assert len(names) == len(set(names)) and not trained & set(names), "no rollout trains twice"
-        assert not any(r.failed for g in batch_out.groups for r in g.rollouts)
+        assert not any(g.rollouts.failed.any() for g in batch_out.groups)
         trained |= set(names)
 
 
 @settings(max_examples=60, deadline=None)
-@given(rates=RATES, fail=st.sampled_from([0.0, 0.1, 1.0]), batch=st.integers(1, 50), seed=st.integers(0, 3))
-def test_grpo_invariants(rates, fail, batch, seed):
-    allocator, world = Grpo(n_prompts=len(rates), batch_prompts=batch, seed=seed, n=4), World(rates, fail, seed)
+@given(rates=RATES, batch=st.integers(1, 50), seed=st.integers(0, 3))
+def test_grpo_is_uniform(rates, batch, seed):
+    allocator, world = grpo(len(rates), batch_prompts=batch, seed=seed), World(rates)
     visited: Counter[int] = Counter()
     for _ in range(6):
-        restored = Grpo(n_prompts=len(rates), batch_prompts=batch, seed=seed, n=4)
-        restored.load_state_dict(allocator.state_dict())
-        batch_out, plans = one_step(allocator, world)
-        assert one_step(restored, world) == (batch_out, plans)
-        assert len(plans) == 1 and len(plans[0].requests) == min(batch, len(rates))
-        assert len({r.prompt for r in plans[0].requests}) == len(plans[0].requests)
-        assert sum(n for n, _ in batch_out.fates.values()) == plans[0].n_rollouts
-        visited.update(r.prompt for r in plans[0].requests)
+        _, (plan,) = one_step(allocator, world)
+        assert len({r.prompt for r in plan.requests}) == len(plan.requests) == min(batch, len(rates))
+        visited.update(r.prompt for r in plan.requests)
     if batch <= len(rates):
         assert max(visited.values()) - min(visited[p] for p in range(len(rates))) <= 1, "no turn is lost or doubled"
 
 
 def test_no_prompt_loses_its_turn_at_an_epochs_end():
-    allocator, visits = Grpo(n_prompts=5, batch_prompts=3, seed=1, n=2), Counter()
+    allocator, visits = grpo(5, batch_prompts=3, seed=1), Counter()
     for _ in range(50):
         batch, _ = one_step(allocator, World([0.5] * 5))
         visits.update(v.prompt for v in batch.visits)
@@ -191,8 +218,8 @@ def test_commit_orders():
     def order(commit_order: str) -> list[int]:
         allocator = pilot_commit(6, batch_prompts=3, pilot_prompts=3, commit_order=commit_order, binding=False)
         for p, successes in ((5, 4), (4, 1), (3, 4), (2, 2)):  # piloted in this order
-            allocator.buffer[p] = tuple(Rollout(float(i < successes), float(i < successes), 1, 1) for i in range(8))
-            allocator.pool.move(p, Bucket.READY)
+            allocator.buffer[p] = rollouts([float(i < successes) for i in range(8)])
+            allocator.pool.move([p], Bucket.READY)
         return [r.prompt for r in allocator.plan().requests]
 
     assert order("oldest") == [5, 4, 3]
@@ -210,8 +237,7 @@ def test_a_failed_reward_is_no_zero_and_moves_nobody():
     # One failed of eight: the rate is over the seven others.
     allocator = pilot_commit(1, batch_prompts=1)
     plan = allocator.plan()
-    rollouts = [Rollout(1.0, 1.0, 1, 1)] * 7 + [Rollout(math.nan, math.nan, 1, 1)]
-    allocator.observe([Group(plan.requests[0], tuple(rollouts))])
+    allocator.observe([Group(plan.requests[0], rollouts([1.0] * 7 + [math.nan]))])
     assert allocator.pool.bucket(0) is Bucket.EVICTED
 
 
@@ -258,3 +284,51 @@ def test_state_is_small_and_refused_under_other_settings():
     allocator.plan()
     with pytest.raises(RuntimeError, match="between training steps"):
         allocator.state_dict()
+
+
+def test_an_evicted_prompt_is_looked_at_again_only_when_asked_for():
+    for rate in (0.0, 0.5):
+        allocator = pilot_commit(40, pilot_prompts=8, retest_rate=rate, max_rounds=1)
+        solved = World([1.0] * 20 + [0.5] * 20)
+        for _ in range(6):
+            one_step(allocator, solved)
+        evicted = {p for p in range(40) if allocator.pool.bucket(p) is Bucket.EVICTED}
+        forgotten = World([0.0] * 40)  # the policy got worse
+        for _ in range(12):
+            one_step(allocator, forgotten)
+        came_back = {p for p in evicted if allocator.pool.bucket(p) is not Bucket.EVICTED}
+        assert evicted and bool(came_back) == bool(rate)
+
+
+def test_dapo_keeps_its_surplus_or_discards_it():
+    """With 12 of 12 groups mixed and a batch of 4, eight wait for later steps or are thrown away."""
+    kept, discarded = dapo(400), dapo(400, keep_surplus=False)
+    world = World([0.5] * 400)
+    (first, _), (other, _) = one_step(kept, world), one_step(discarded, world)
+    assert first.fates[Fate.BUFFERED][0] == 64 and first.buffer_size == 8
+    assert other.fates == {Fate.TRAINED: other.fates[Fate.TRAINED], Fate.DISCARDED: other.fates[Fate.DISCARDED]}
+    assert other.fates[Fate.DISCARDED][0] == 64 and discarded.bucket_counts()[Bucket.UNSEEN] == 396
+    second, plans = one_step(kept, world)
+    assert plans[0].requests == () and second.ages == [1] * 4 and {m.bucket for m in second.moves} == {Bucket.COMMITTED}
+    again, plans = one_step(discarded, world)
+    assert len(plans[0].requests) == 12 and again.ages == [0] * 4
+
+
+def test_dapo_refills_and_then_trains_a_smaller_batch():
+    half = World([0.5 if i % 3 == 0 else 1.0 if i % 3 == 1 else 0.0 for i in range(300)])
+    batch, plans = one_step(dapo(300, gen_prompts=4), half)
+    assert len(batch.groups) == 4 and len(plans) > 1
+    assert [len(p.requests) for p in plans] == sorted((len(p.requests) for p in plans), reverse=True)
+    assert {v.bucket for v in batch.visits} <= {Bucket.COMMITTED, Bucket.SKIPPED, Bucket.DEFERRED, Bucket.READY}
+    batch, plans = one_step(dapo(300, max_rounds=3), World([0.0] * 300))
+    assert batch.groups == () and batch.short_by == 4 and len(plans) == 4 and set(batch.fates) == {Fate.DISCARDED}
+
+
+def test_filtering_compares_rewards_and_needs_no_threshold():
+    """0.1 + 0.2 style rewards: equal ones are equal however their variance rounds, unequal ones by 1e-12 are not."""
+    allocator = dapo(2, batch_prompts=2)
+    plan = allocator.plan()
+    rewards = {plan.requests[0].prompt: [0.1] * 8, plan.requests[1].prompt: [0.1] * 7 + [0.1 + 1e-12]}
+    allocator.observe([Group(r, rollouts(rewards[r.prompt])) for r in plan.requests])
+    batch = allocator.observe([])
+    assert batch is not None and [g.prompt for g in batch.groups] == [plan.requests[1].prompt]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from pipeline.allocation import Batch, Plan, Request, Rollout, Stage, TrainGroup, group_advantages
+from pipeline.allocation import Batch, Plan, Request, Stage, TrainGroup, group_advantages, prepare
 from pipeline.config import parse_config
 from pipeline.engines.torch import Engine
 from pipeline.engines.torch.model import causal
@@ -56,21 +57,22 @@ def plain_update(engine, batch):
     """The docstring's formula, term by term."""
     s = engine.config.update
     now = {
-        (g.prompt, i): plain_logprobs(engine, g.prompt, r.data["tokens"]).detach()
+        (g.prompt, i): plain_logprobs(engine, g.prompt, data["tokens"]).detach()
         for g in batch.groups
-        for i, r in enumerate(g.rollouts)
+        for i, data in enumerate(g.rollouts.data)
     }
     order = np.random.default_rng([engine.config.seed, batch.step]).permutation(len(batch.groups))
     for part in np.array_split(order, s.mini_batches):
         total, n_tokens = torch.zeros(()), 0
         for g in (batch.groups[i] for i in part):
-            advantages = group_advantages(np.array([r.reward for r in g.rollouts]), s.normalise_std)
-            for i, (rollout, advantage) in enumerate(zip(g.rollouts, advantages, strict=True)):
-                new = plain_logprobs(engine, g.prompt, rollout.data["tokens"])
-                behaviour = torch.from_numpy(rollout.data["logprobs"])
-                proximal = now[g.prompt, i] if rollout.step < batch.step else behaviour
+            advantages = group_advantages(g.rollouts.rewards, s.normalise_std)
+            for i, (data, advantage) in enumerate(zip(g.rollouts.data, advantages, strict=True)):
+                new = plain_logprobs(engine, g.prompt, data["tokens"])
+                behaviour = torch.from_numpy(data["logprobs"])
+                stale = g.rollouts.steps[i] < batch.step
+                proximal = now[g.prompt, i] if stale else behaviour
                 weight = torch.ones(())
-                if s.off_policy_cap is not None and rollout.step < batch.step:
+                if s.off_policy_cap is not None and stale:
                     weight = (proximal - behaviour).exp().clamp(max=s.off_policy_cap)
                 ratio = (new - proximal).exp()
                 clipped = ratio.clamp(1 - s.clip_low, 1 + s.clip_high)
@@ -90,12 +92,11 @@ def test_update_equals_the_plain_computation(changes):
     commits = groups_of(engine, 2, range(6), 12)
     # Pilots of an earlier policy, whose log-probs were others than the current policy's.
     pilots = groups_of(engine, 1, range(6), 4, Stage.PILOT)
-    for group in pilots:
-        for rollout in group.rollouts:
-            rollout.data["logprobs"] = rollout.data["logprobs"] * np.float32(1.3) + np.float32(0.1)
+    for data in (d for group in pilots for d in group.rollouts.data):
+        data["logprobs"] = data["logprobs"] * np.float32(1.3) + np.float32(0.1)
     groups = tuple(TrainGroup(p.request.prompt, p.rollouts + c.rollouts) for p, c in zip(pilots, commits, strict=True))
-    assert sum(len({r.reward for r in g.rollouts}) > 1 for g in groups) >= 2, "some groups must carry a signal"
-    batch = Batch(step=2, groups=groups)
+    assert sum(len(set(g.rollouts.rewards)) > 1 for g in groups) >= 2, "some groups must carry a signal"
+    batch = prepare(Batch(step=2, groups=groups), 0, engine.config.update.normalise_std)
     start = copy.deepcopy(engine.model.state_dict())
     stats = engine.update(batch)
     mine = copy.deepcopy(engine.model.state_dict())
@@ -110,9 +111,9 @@ def test_update_equals_the_plain_computation(changes):
 def test_groups_without_a_signal_move_nothing_and_still_count_as_updates():
     engine = build()
     (group,) = groups_of(engine, 1, [0], 4)
-    same = tuple(Rollout(1.0, 1.0, r.n_tokens, 1, r.data) for r in group.rollouts)
+    same = dataclasses.replace(group.rollouts, rewards=np.ones(4))
     before = copy.deepcopy(engine.model.state_dict())
-    stats = engine.update(Batch(step=1, groups=(TrainGroup(0, same),)))
+    stats = engine.update(prepare(Batch(step=1, groups=(TrainGroup(0, same),)), 0, True))
     assert all(torch.equal(before[k], w) for k, w in engine.model.state_dict().items())
     assert engine.updates == 2 and stats["loss"] is None
     assert engine.update(Batch(step=2, groups=()))["loss"] is None and engine.updates == 4
@@ -121,28 +122,31 @@ def test_groups_without_a_signal_move_nothing_and_still_count_as_updates():
 def test_an_update_raises_what_was_rewarded():
     engine = build(batch_prompts=1, mini_batches=1)
     (group,) = groups_of(engine, 1, [1], 64)
-    first = group.rollouts[0].data["tokens"]
-    rollouts = tuple(
-        Rollout(float((r.data["tokens"].tobytes()) == first.tobytes()), 0.0, r.n_tokens, 1, r.data)
-        for r in group.rollouts
-    )
-    assert len({r.reward for r in rollouts}) == 2
+    first = group.rollouts.data[0]["tokens"]
+    rewards = np.array([float(d["tokens"].tobytes() == first.tobytes()) for d in group.rollouts.data])
+    assert 0 < rewards.sum() < 64
     before = float(plain_logprobs(engine, 1, first).sum().detach())
-    engine.update(Batch(step=1, groups=(TrainGroup(1, rollouts),)))
+    rewarded = TrainGroup(1, dataclasses.replace(group.rollouts, rewards=rewards))
+    engine.update(prepare(Batch(step=1, groups=(rewarded,)), 0, True))
     assert float(plain_logprobs(engine, 1, first).sum().detach()) > before
+
+
+def texts(groups):
+    return [data["text"] for group in groups for data in group.rollouts.data]
 
 
 def test_generation_depends_on_seed_step_and_round_only():
     engine, twin = build(), build()
     a, b = groups_of(engine, 5, [1, 2, 3], 6), groups_of(twin, 5, [1, 2, 3], 6)
-    assert [r.data["text"] for g in a for r in g.rollouts] == [r.data["text"] for g in b for r in g.rollouts]
+    assert texts(a) == texts(b)
     c = groups_of(engine, 6, [1, 2, 3], 6)
-    assert [r.data["text"] for g in a for r in g.rollouts] != [r.data["text"] for g in c for r in g.rollouts]
+    assert texts(a) != texts(c)
     for group in a:
-        for rollout in group.rollouts:
-            assert rollout.step == 5 and rollout.n_tokens == len(rollout.data["tokens"])
-            expected = plain_logprobs(engine, group.request.prompt, rollout.data["tokens"]).detach().numpy()
-            assert rollout.data["logprobs"] == pytest.approx(expected, abs=1e-4)
+        assert (group.rollouts.steps == 5).all()
+        for data, n_tokens in zip(group.rollouts.data, group.rollouts.n_tokens, strict=True):
+            assert n_tokens == len(data["tokens"])
+            expected = plain_logprobs(engine, group.request.prompt, data["tokens"]).detach().numpy()
+            assert data["logprobs"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_warm_up_then_constant():
