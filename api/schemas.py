@@ -6,7 +6,7 @@ import datetime as dt
 import uuid
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.config import FieldProblem
 
@@ -48,6 +48,13 @@ class RunCreate(BaseModel):
             }
         ],
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _wrapped(cls, body: Any) -> Any:
+        if isinstance(body, dict) and "config" not in body and body.keys() & {"model", "data", "method"}:
+            raise ValueError('the body must wrap the run config: {"config": {...}}')
+        return body
 
 
 class RunSummary(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,10 @@ def main() -> int:
     if not (arguments.run_dir / "config.json").is_file():
         parser.error(f"{arguments.run_dir} has no config.json: a run directory starts with its run config")
 
+    # Threads that wait must not spin: on a machine with other work a spinning team makes every small operation wait
+    # for a core. It has to be set before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     from pipeline.train import main as run  # torch is imported only when training starts
 
     return run(arguments.run_dir.resolve(), arguments.attempt)

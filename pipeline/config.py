@@ -7,13 +7,15 @@ accepted. This module imports no torch: the API, the worker and the command line
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).resolve().parent.parent
 """The application's folder: relative paths in a config are taken from here, whoever reads it."""
@@ -299,16 +301,54 @@ def parse_config(data: Any) -> RunConfig:
 
 
 def _problem(error: Any) -> FieldProblem:
-    # Pydantic puts the chosen member of a union into the path (method.pilot_commit.p_lower); users never wrote it.
-    unions = {"pilot_commit", "grpo", "dapo", "all", "pods", "exact", "numeric"}
-    path = [str(p) for i, p in enumerate(error["loc"]) if not (i == 1 and p in unions)]
-    value = error["input"] if isinstance(error["input"], str | int | float | bool | None) else str(error["input"])[:200]
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "missing":
-        value, message = None, "this field is required"
-    if error["type"] == "extra_forbidden":
-        value, message = path[-1], f"unknown field {path[-1]!r}"
+    """Pydantic's error in the words of a config: the path as the user wrote it, and what would be accepted."""
+    path, members = [], _members(RunConfig)
+    for part in error["loc"]:
+        if tagged := [m for m in members if part == m.model_fields.get("name", _NO_FIELD).default]:
+            members = tagged  # the chosen member of a union: pydantic puts its name into the path, the user did not
+            continue
+        path.append(str(part))
+        known = [name for m in members for name in m.model_fields]
+        if part in known:
+            members = [i for m in members if part in m.model_fields for i in _members(m.model_fields[part].annotation)]
+    value, message = _shown(error["input"]), str(error["msg"]).removeprefix("Value error, ")
+    names = [str(m.model_fields["name"].default) for m in members if "name" in m.model_fields]
+    match error["type"]:
+        case "missing":
+            value, message = None, "this field is required"
+        case "extra_forbidden":
+            close = difflib.get_close_matches(path[-1], known, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
+            message = f"unknown field {path[-1]!r}{hint}"
+        case "union_tag_invalid":
+            path.append("name")
+            value = _shown(error["input"].get("name"))
+            message = f"unknown {path[0]} {value!r}; known: {', '.join(names)}"
+        case "union_tag_not_found":
+            path.append("name")
+            value, message = None, f"this field is required; one of {', '.join(names)}"
+        case "model_type" | "model_attributes_type":
+            message = "must be a mapping of fields"
     return FieldProblem(field=".".join(path) or "config", value=value, message=message)
+
+
+_NO_FIELD = FieldInfo()
+
+
+def _members(annotation: Any) -> list[type[Section]]:
+    """The sections that an annotation allows: itself, the members of a union, or none."""
+    options = get_args(annotation) or (annotation,)
+    return [o for o in options if isinstance(o, type) and issubclass(o, Section)]
+
+
+def _shown(value: Any) -> Any:
+    """A value as an error repeats it: as it is when that is short JSON, else its beginning as text."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        text = str(value)
+        return text[:200]
+    return value if len(text) <= 200 else text[:200] + "..."
 
 
 def load_config(path: Path) -> RunConfig:
@@ -330,7 +370,7 @@ def resolve(path: str) -> Path:
 def presets() -> list[dict[str, Any]]:
     """The shipped presets, each {name, title, description, config}; every config is a valid RunConfig."""
     found = []
-    for path in sorted((ROOT / "pipeline" / "presets").glob("*.yaml")):
+    for path in sorted((ROOT / "pipeline" / "presets").glob("*.yaml"), key=lambda p: p.stem):
         text = yaml.safe_load(path.read_text(encoding="utf-8"))
         found.append({"name": path.stem, **text})
     return found

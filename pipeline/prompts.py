@@ -87,12 +87,12 @@ def load_prompts(path: Path, data: DataConfig, field: str) -> PromptSet:
         rows_of.setdefault(prompt.text, []).append(number)
     repeated = [rows for rows in rows_of.values() if len(rows) > 1]
     if faults:
-        raise refuse(f"{len(faults)} bad rows: {_some(faults)}")
+        raise refuse(f"{_count(len(faults), 'bad row')}: {_some(faults)}")
     if not prompts:
         raise refuse("has no prompts; a prompt set needs at least one")
     if repeated:
         named = [f"rows {', '.join(map(str, rows[:SHOWN]))}" for rows in repeated]
-        raise refuse(f"{len(repeated)} prompts occur more than once ({_some(named)}); keep each once")
+        raise refuse(f"{_count(len(repeated), 'prompt')} more than once ({_some(named)}); keep each once")
     return PromptSet(name=path.stem, prompts=tuple(sorted(prompts, key=lambda p: p.id)))
 
 
@@ -121,6 +121,10 @@ def _parse_row(line: str, data: DataConfig) -> tuple[str, Prompt | None]:
     return "", Prompt(prompt_id(text, answer), text, answer, tuple(tags))
 
 
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
 def _some(items: list[str]) -> str:
     more = f"; and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
     return "; ".join(items[:SHOWN]) + more
@@ -141,7 +145,9 @@ def load_run_prompts(config: RunConfig) -> tuple[PromptSet, PromptSet]:
     shared = {p.text for p in train.prompts} & {p.text for p in held_out.prompts}
     if shared:
         some = _some([repr(t[:80]) for t in sorted(shared)])
-        message = f"{len(shared)} held-out prompts are also training prompts: {some}; remove them from one side"
+        message = (
+            f"{_count(len(shared), 'held-out prompt')} also among the training prompts: {some}; keep each on one side"
+        )
         raise ConfigProblems([FieldProblem(field="data.eval", value=config.data.eval, message=message)])
     return train, held_out
 

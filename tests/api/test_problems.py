@@ -158,7 +158,7 @@ def test_a_large_body_without_a_length_is_cut_off(api: TestClient) -> None:
         ({"name": "\ud800"}, "name"),
         ({"\udfff": 1}, "config"),
         ({"name": " x"}, "name"),
-        ({"method": {"name": "magic"}}, "method"),
+        ({"method": {"name": "magic"}}, "method.name"),
         ({"update": {"mini_batches": 5, "batch_prompts": 4}}, "update"),
         ({"budget": {"steps": 0}}, "budget.steps"),
         ({"unknown": 1}, "unknown"),
@@ -304,3 +304,9 @@ def test_whatever_is_asked_the_answer_is_documented(
 @pytest.fixture
 def known_run(engine: sa.Engine) -> str:
     return str(add_run(engine, dataset_id=add_prompts(engine, 3)).id)
+
+
+def test_a_config_without_its_wrapper_gets_one_sentence(api: TestClient) -> None:
+    body = {"model": {"path": "m"}, "data": {"train": "a", "eval": "b"}}
+    (error,) = problem(api.post("/api/v1/runs", json=body))["errors"]
+    assert error["message"].endswith('the body must wrap the run config: {"config": {...}}')

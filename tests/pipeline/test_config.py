@@ -32,8 +32,8 @@ def test_every_fault_is_named_with_field_and_value():
         budget={"steps": 0},
         update={"lr": float("nan")},
     )
-    assert found["seeed"].message == "unknown field 'seeed'"
-    assert found["method.nn"].value == "nn"
+    assert found["seeed"].message == "unknown field 'seeed'; did you mean 'seed'?" and found["seeed"].value == 1
+    assert found["method.nn"].value == 3 and "known here: name, n_pilot" in found["method.nn"].message
     assert found["method.p_lower"].value == 1.5 and "less than or equal to 1" in found["method.p_lower"].message
     assert found["budget.steps"].value == 0
     assert "finite" in found["update.lr"].message
@@ -57,7 +57,12 @@ def test_missing_fields_and_wrong_shapes():
         parse_config({"data": GOOD["data"]})
     with pytest.raises(ConfigProblems, match="a config is a mapping"):
         parse_config([1])
-    assert "method" in problems(method={"name": "ppo"})
+    unknown = problems(method={"name": "ppo"})["method.name"]
+    assert unknown.value == "ppo" and unknown.message == "unknown method 'ppo'; known: grpo, dapo, pilot_commit"
+    assert "one of exact, numeric" in problems(reward={})["reward.name"].message
+    assert problems(update=3)["update"].message == "must be a mapping of fields"
+    assert problems(name="x" * 5000)["name"].value == '"' + "x" * 199 + "..."
+    assert problems(seed={"a": [1]})["seed"].value == {"a": [1]}
     assert "model.path" in problems(model={"path": "a\0b"})
     assert "update" in problems(update={"mini_batches": 4, "batch_prompts": 2})
 

@@ -86,7 +86,7 @@ def test_preflight_names_every_fault_at_once(tmp_path):
         preflight(parse_config(config))
     messages = {p.field: p.message for p in caught.value.problems}
     assert messages["model.path"] == "lacks config.json, tokenizer_config.json, *.safetensors"
-    assert "1 held-out prompts are also training prompts: 'a'" in messages["data.eval"]
+    assert "1 held-out prompt also among the training prompts: 'a'" in messages["data.eval"]
 
 
 def test_the_bundled_sets_pass(tmp_path):
