@@ -7,7 +7,6 @@ from typing import Final, Literal, NamedTuple
 from pipeline.events import AttemptFinished
 
 MAX_SETBACKS: Final = 3
-SHUT_DOWN: Final = "the platform was shut down; resume to go on"
 
 
 class Outcome(NamedTuple):
@@ -22,11 +21,13 @@ class Death(NamedTuple):
     """A trainer that ended without a word. words: how, for a person. details: the end of its log.
 
     chance: it did not end by itself (a signal, a lost host), so trying again may well help.
+    early: SIGTERM ended it before its first event, as it could not listen to signals yet.
     """
 
     words: str
     chance: bool
     details: str = ""
+    early: bool = False
 
 
 def judge(
@@ -37,15 +38,21 @@ def judge(
     checkpoint: int | None,
     setbacks: int,
 ) -> Outcome:
-    """checkpoint: step of the newest one, if any. setbacks: times queued again since a checkpoint was saved."""
+    """stop_asked: by a user. checkpoint: step of the newest one, if any. setbacks: times queued again since then."""
     if isinstance(end, AttemptFinished):
-        reason = SHUT_DOWN if shut_down and not stop_asked and end.outcome == "stopped" else end.reason
-        return Outcome(end.outcome, end.outcome, reason)
+        # The trainer knows only that a signal asked it to stop, not who sent it.
+        if end.outcome == "stopped" and shut_down and not stop_asked:
+            return Outcome("stopped", "stopped", f"the platform was shut down after step {end.step}; resume to go on")
+        return Outcome(end.outcome, end.outcome, end.reason)
     rest = f"the checkpoint of step {checkpoint}" if checkpoint is not None else "the beginning"
+    if end.early and (stop_asked or shut_down):
+        before = "the first step" if checkpoint is None else f"it went on from {rest}"
+        what = "stopped" if stop_asked else "the platform was shut down"
+        return Outcome("stopped", "stopped", f"{what} before {before}; resume to go on")
     if stop_asked:
         return Outcome("lost", "stopped", f"stopped, but {end.words}; resume goes on from {rest}")
     if shut_down:
-        return Outcome("lost", "stopped", SHUT_DOWN)
+        return Outcome("lost", "stopped", f"the platform was shut down; resume goes on from {rest}")
     told = f"\nThe end of its log:\n{end.details}" if end.details else ""
     if checkpoint is None and not end.chance:
         return Outcome("failed", "failed", f"{end.words}{told}")

@@ -133,7 +133,7 @@ class Supervisor:
         finally:
             self._kill_everything()  # and what it forked off and left behind
         self._persist(tail.drain)
-        return tail.finished or self._death(self.trainer.returncode, attempt)
+        return tail.finished or self._death(self.trainer.returncode, attempt, early=tail.empty)
 
     def _begin(self) -> int:
         """Bring in what the attempt before left in its log, then open a new one. Returns its number."""
@@ -216,12 +216,13 @@ class Supervisor:
         if not host.kill_all_of(self.run_id, self.fence):
             log.error("some processes of the run could not be killed")
 
-    def _death(self, code: int, attempt: int) -> Death:
+    def _death(self, code: int, attempt: int, *, early: bool) -> Death:
         details = log_tail(self.run_dir / "attempts" / str(attempt) / "trainer.log")
         if self.killed:
             return Death(self.killed, chance=True, details=details)
         if code < 0:
-            return Death(f"the trainer was ended by {signal_name(-code)}", chance=True, details=details)
+            words = f"the trainer was ended by {signal_name(-code)}"
+            return Death(words, chance=True, details=details, early=early and -code == signal.SIGTERM)
         return Death(f"the trainer ended with status {code} without saying why", chance=False, details=details)
 
     def _settle(self, end: AttemptFinished | Death) -> Outcome:

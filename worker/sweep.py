@@ -82,7 +82,10 @@ class Sweep:
             except EventLogBroken as error:
                 end = Death(str(error), chance=False)
         with Session(self._engine) as session, session.begin():
-            outcome = settle(session, lease.run_id, fence, tail.finished or end)
+            # A trainer that stopped although no user asked was stopped with its supervisor, by a shutdown during which
+            # the database was away. One that died has to go on.
+            shut_down = tail.finished is not None
+            outcome = settle(session, lease.run_id, fence, tail.finished or end, shut_down=shut_down)
         log.warning("run %s is %s: %s", lease.run_id, outcome.run, outcome.reason)
 
 

@@ -26,6 +26,11 @@ class Tail:
         self._offset = 0
         self.finished: AttemptFinished | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was found in the log so far."""
+        return self._offset == 0
+
     def advance(self) -> int:
         """Ingest the next batch in one transaction. Returns how many events it held; 0 at the end of the log.
 

@@ -4,6 +4,7 @@ good          trains all steps; stops when asked
 stubborn      ignores SIGTERM, and so does the child that it detaches from itself
 crash         saves at step 2 of its first attempt and dies with status 3 at step 4
 always_crash  the same in every attempt, without ever saving anything new
+slow_import   takes long until it listens to signals and writes its first event
 dead_on_start dies with a message before its first event
 silent_child  leaves a detached child behind when it ends well
 garbage       writes something into its log that is no event
@@ -29,6 +30,8 @@ saved = run_dir / "saved"  # stands for the checkpoints: the last step saved
 assert "DATABASE_URL" not in os.environ and "REDIS_URL" not in os.environ
 if mode == "dead_on_start":
     sys.exit("the model folder is missing")
+if mode == "slow_import":
+    time.sleep(60)
 
 stop_asked = False
 
@@ -51,6 +54,8 @@ def sampled_before() -> tuple[int, dict[int, int]]:
     """Rollouts of all earlier attempts, and per step that stands."""
     total, live = 0, dict[int, int]()
     for earlier in range(1, attempt):
+        if not events_path(run_dir, earlier).exists():
+            continue  # it ended before its first event
         for event, _ in read_events(events_path(run_dir, earlier)):
             if isinstance(event, AttemptStarted):
                 live = {s: n for s, n in live.items() if s <= event.from_step}

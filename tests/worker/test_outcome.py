@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.worker import logs
-from worker.outcome import MAX_SETBACKS, SHUT_DOWN, Death, Outcome, judge
+from worker.outcome import MAX_SETBACKS, Death, Outcome, judge
 
 CRASH = Death("the trainer ended with status 1 without saying why", chance=False, details="Traceback")
 KILL = Death("the trainer was ended by SIGKILL", chance=True)
+EARLY = Death("the trainer was ended by SIGTERM", chance=True, early=True)
 
 
 def outcome(end: Any, **given: Any) -> Outcome:
@@ -25,10 +26,24 @@ def test_the_trainers_own_word_counts(told: str) -> None:
 
 
 def test_a_stop_by_the_platforms_end_says_so() -> None:
-    assert outcome(logs.finished(3, "stopped"), shut_down=True) == ("stopped", "stopped", SHUT_DOWN)
+    said = "the platform was shut down after step 3; resume to go on"
+    assert outcome(logs.finished(3, "stopped"), shut_down=True) == ("stopped", "stopped", said)
     assert outcome(logs.finished(3, "succeeded"), shut_down=True).run == "succeeded"
-    assert outcome(KILL, shut_down=True) == ("lost", "stopped", SHUT_DOWN)
+    killed = outcome(KILL, shut_down=True, checkpoint=2)
+    assert killed == ("lost", "stopped", "the platform was shut down; resume goes on from the checkpoint of step 2")
     assert outcome(logs.finished(3, "stopped"), shut_down=True, stop_asked=True).reason == "all steps done"
+
+
+def test_a_stop_that_came_before_the_trainer_could_listen_is_no_death() -> None:
+    stopped = ("stopped", "stopped", "stopped before the first step; resume to go on")
+    assert outcome(EARLY, stop_asked=True) == stopped
+    assert outcome(EARLY, stop_asked=True, shut_down=True) == stopped
+    shut_down = outcome(EARLY, shut_down=True, checkpoint=20)
+    assert shut_down[:2] == ("stopped", "stopped")
+    assert shut_down.reason == (
+        "the platform was shut down before it went on from the checkpoint of step 20; resume to go on"
+    )
+    assert outcome(EARLY).run == "queued", "nobody asked"
 
 
 def test_a_crash_goes_on_from_the_checkpoint() -> None:

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from db import runs
 from db.models import Lease
 from tests.worker.conftest import Stage
 from worker.settings import APP_ROOT
@@ -56,7 +58,31 @@ def test_sigterm_stops_the_run_and_says_why(stage: Stage) -> None:
     supervisor.terminate()
     assert supervisor.wait(30) == 0
     run = stage.run(run_id)
-    assert (run.state, run.reason) == ("stopped", "the platform was shut down; resume to go on")
+    assert run.state == "stopped"
+    assert run.reason == f"the platform was shut down after step {run.step}; resume to go on"
+    stage.check_books(run_id)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_stop_before_the_trainer_listens_is_no_death(stage: Stage, trainer_plays: Plays, asked: bool) -> None:
+    trainer_plays("slow_import")
+    run_id = stage.new_run()
+    supervisor = stage.supervise(run_id)
+    stage.trainer(run_id)
+    if asked:
+        stage.request_stop(run_id)
+    else:
+        supervisor.terminate()
+    assert supervisor.wait(30) == 0
+    run = stage.run(run_id)
+    what = "stopped" if asked else "the platform was shut down"
+    assert (run.state, run.reason) == ("stopped", f"{what} before the first step; resume to go on")
+    assert stage.attempts(run_id)[0].outcome == "stopped"
+    with Session(stage.engine) as session, session.begin():
+        runs.request_resume(session, run_id)
+    trainer_plays("good")
+    assert stage.supervise(run_id).wait(40) == 0
+    assert stage.run(run_id).state == "succeeded"
     stage.check_books(run_id)
 
 
@@ -135,6 +161,37 @@ def test_training_goes_on_while_the_database_is_away(stage: Stage) -> None:
     run_id = stage.new_run(steps=60, step_s=0.05)
     supervisor = stage.supervise(run_id)
     stage.wait_for(run_id, lambda run: run.step >= 1)
+    with database_away(stage):
+        log = stage.settings.run_dir(run_id) / "attempts" / "1" / "events.jsonl"
+        deadline = time.monotonic() + 30
+        while '"attempt_finished"' not in log.read_text():  # longer than a lease lasts
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(2)  # the trainer is gone, its supervisor waits
+        assert supervisor.poll() is None and stage.processes_of(run_id) == []
+    run = stage.wait_for_state(run_id, "succeeded")
+    assert run.step == 60
+    stage.check_books(run_id)
+    assert supervisor.wait(20) == 0
+
+
+def test_a_shutdown_that_the_database_did_not_hear_of_says_why(stage: Stage) -> None:
+    """As after kill -9 of the launcher: the database went with it, and the next start ends the supervisor."""
+    run_id = stage.new_run(steps=10_000, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 1)
+    with database_away(stage):
+        supervisor.terminate()
+        assert supervisor.wait(40) == 3
+    assert stage.run(run_id).state == "running"
+    stage.start("-m", "worker")
+    run = stage.wait_for_state(run_id, "stopped")
+    assert run.reason == f"the platform was shut down after step {run.step}; resume to go on"
+    stage.check_books(run_id)
+
+
+@contextmanager
+def database_away(stage: Stage) -> Iterator[None]:
     name = stage.engine.url.database
     admin = sa.create_engine(stage.engine.url.set(database="postgres"), isolation_level="AUTOCOMMIT")
     stage.engine.dispose()
@@ -144,21 +201,11 @@ def test_training_goes_on_while_the_database_is_away(stage: Stage) -> None:
             sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :d"), {"d": name}
         )
     try:
-        log = stage.settings.run_dir(run_id) / "attempts" / "1" / "events.jsonl"
-        deadline = time.monotonic() + 30
-        while '"attempt_finished"' not in log.read_text():  # longer than a lease lasts
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        time.sleep(2)  # the trainer is gone, its supervisor waits
-        assert supervisor.poll() is None and stage.processes_of(run_id) == []
+        yield
     finally:
         with admin.connect() as connection:
             connection.execute(sa.text(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
         admin.dispose()
-    run = stage.wait_for_state(run_id, "succeeded")
-    assert run.step == 60
-    stage.check_books(run_id)
-    assert supervisor.wait(20) == 0
 
 
 def test_a_supervisor_that_lost_its_lease_kills_its_trainer_and_writes_nothing(stage: Stage) -> None:
