@@ -27,7 +27,7 @@ database = typer.Typer(no_args_is_help=True, help="The database that DATABASE_UR
 app.add_typer(runs, name="run")
 app.add_typer(database, name="db")
 
-RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id; `pilot run list` shows it.")]
+RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id; `./pilot run list` shows it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the API gives it.")]
 
 
@@ -161,14 +161,14 @@ def _watch(client: Client, run_id: str) -> int:
     try:
         return watch(client, run_id)
     except KeyboardInterrupt:
-        print("\nThe run goes on; `pilot watch` looks again, `pilot run stop` stops it.")
+        print("\nThe run goes on; `./pilot watch` looks again, `./pilot run stop` stops it.")
         return 130
 
 
 def main() -> int:
     """Exit status: 0 done, 1 it did not work, 2 not accepted as given, 128+n ended by signal n."""
     try:
-        app(prog_name="pilot")
+        app(prog_name="./pilot")
     except Failure as failure:
         print(failure, file=sys.stderr)
         return failure.code

@@ -63,7 +63,7 @@ def set_value(data: dict[str, Any], change: str) -> None:
 def listed(runs: list[RunSummary]) -> str:
     """A table, one run a line, newest first."""
     if not runs:
-        return "There are no runs yet. Start one with `pilot run start pipeline/presets/demo.yaml`."
+        return "There are no runs yet. Start one with `./pilot run start pipeline/presets/demo.yaml`."
     rows = [("ID", "NAME", "STATE", "METHOD", "STEP", "ACCURACY", "ROLLOUTS", "CREATED")]
     for run in runs:
         rows.append((
@@ -105,14 +105,14 @@ def stop(client: Client, run_id: str) -> str:
     with told():
         run = client.stop_run(uuid_of(run_id))
     if run.state == "stopping":
-        return f"Run {run.name!r} finishes its step, saves a checkpoint and stops. `pilot run resume {run.id}` goes on."
+        return f"Run {run.name!r} finishes its step, saves a checkpoint and stops. `./pilot run resume {run.id}` goes on."
     return ending(run)
 
 
 def resume(client: Client, run_id: str) -> str:
     with told():
         run = client.resume_run(uuid_of(run_id))
-    return f"Run {run.name!r} is {run.state} again. `pilot watch {run.id}` follows it."
+    return f"Run {run.name!r} is {run.state} again. `./pilot watch {run.id}` follows it."
 
 
 def _number(text: str) -> str | float:

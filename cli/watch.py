@@ -74,7 +74,7 @@ def uuid_of(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise Failure(f"{text!r} is not a run's id. `pilot run list` shows the ids.", WRONG_USE) from None
+        raise Failure(f"{text!r} is not a run's id. `./pilot run list` shows the ids.", WRONG_USE) from None
 
 
 def _patiently(client: Client, run_id: uuid.UUID, pause: Callable[[float], bool]) -> RunDetail:

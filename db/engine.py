@@ -26,7 +26,7 @@ def database_url(url: str | None = None) -> URL:
     text = url if url is not None else os.environ.get("DATABASE_URL", "")
     if not text:
         raise DatabaseUnavailable(
-            "DATABASE_URL is not set. `pilot up` starts a private Postgres and sets it; otherwise give the "
+            "DATABASE_URL is not set. `./pilot up` starts a private Postgres and sets it; otherwise give the "
             "address of yours, such as postgresql://user:password@host:5432/name."
         )
     try:

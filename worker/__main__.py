@@ -30,7 +30,7 @@ def main() -> int:
         return 2
     if not os.environ.get("REDIS_URL"):
         print(
-            "REDIS_URL is not set. `pilot up` starts a private broker and sets it; otherwise give the address of "
+            "REDIS_URL is not set. `./pilot up` starts a private broker and sets it; otherwise give the address of "
             "yours, such as redis://:password@host:6379/0.",
             file=sys.stderr,
         )

@@ -29,7 +29,7 @@ def enqueue(run_id: uuid.UUID, *, expires_s: float | None = None) -> None:
     url = os.environ.get("REDIS_URL", "")
     if not url:
         raise BrokerUnavailable(
-            "REDIS_URL is not set. `pilot up` starts a private broker and sets it; otherwise give the address of "
+            "REDIS_URL is not set. `./pilot up` starts a private broker and sets it; otherwise give the address of "
             "yours, such as redis://:password@host:6379/0."
         )
     try:
