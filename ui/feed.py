@@ -15,6 +15,9 @@ from api.schemas import BucketsAt, EvaluationOut, Ledger, PromptRow, RunDetail, 
 from ui.palette import FINISHED_STATES
 from ui.text import now
 
+BUSY_STATES = ("starting", "running", "stopping")
+RECENT_PROMPTS = 50
+
 
 class RunFeed:
     def __init__(self, run_id: str) -> None:
@@ -25,6 +28,8 @@ class RunFeed:
         self.buckets: dict[int, BucketsAt] = {}
         self.ledger: Ledger | None = None
         self.taught: list[PromptRow] = []  # trained on most recently
+        self.queued_since: dt.datetime | None = None  # as far as this session has seen
+        self.ahead = 0  # runs that the workers are busy with while this one waits
         self.lost: ApiUnreachable | None = None
         self.lost_since: dt.datetime | None = None
         self.refused: ApiError | None = None
@@ -55,6 +60,7 @@ class RunFeed:
         if self.run is not None and (run.attempt != self.run.attempt or run.step < max(self.steps, default=0)):
             self.steps, self.evaluations, self.buckets = {}, {}, {}
         self.run = run
+        self._wait(api, run)
         seen = (run.state, run.attempt, run.step, run.rollouts, run.eval_rollouts, run.accuracy)
         if seen == self._seen:
             return
@@ -64,8 +70,19 @@ class RunFeed:
         self.evaluations.update((e.step, e) for e in metrics.evaluations)
         self.buckets.update((b.step, b) for b in api.buckets(self.run_id, from_step=last).history)
         self.ledger = api.ledger(self.run_id)
-        self.taught = api.prompts(self.run_id, bucket="committed", sort="-step", limit=6).prompts
+        self.taught = api.prompts(self.run_id, bucket="committed", sort="-step", limit=RECENT_PROMPTS).prompts
         self._seen = seen
+
+    def _wait(self, api: Client, run: RunDetail) -> None:
+        if run.state != "queued":
+            self.queued_since, self.ahead = None, 0
+            return
+        pages = [api.list_runs(state=state, limit=100) for state in BUSY_STATES]
+        self.ahead = sum(len(page.runs) for page in pages)
+        if self.ahead:
+            self.queued_since = now()  # the wait for a worker begins when the others are done
+        elif self.queued_since is None:
+            self.queued_since = now() if run.attempt else run.created_at
 
 
 def feed_of(run_id: str) -> RunFeed:

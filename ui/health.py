@@ -26,19 +26,41 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def step_seconds(steps: Sequence[StepOut], last: int = 20) -> float | None:
+PACE_STEPS = 20
+
+
+def step_gaps(steps: Sequence[StepOut]) -> list[float]:
+    """Seconds between the ends of neighbouring steps of one attempt, smallest first."""
+    pairs = zip(steps, steps[1:], strict=False)
+    return sorted((b.finished_at - a.finished_at).total_seconds() for a, b in pairs if a.attempt == b.attempt)
+
+
+def step_seconds(steps: Sequence[StepOut], last: int = PACE_STEPS) -> float | None:
     """Median time between the ends of the last steps."""
-    recent = steps[-last - 1 :]
-    gaps = sorted(
-        (b.finished_at - a.finished_at).total_seconds()
-        for a, b in zip(recent, recent[1:], strict=False)
-        if a.attempt == b.attempt
-    )
+    gaps = step_gaps(steps[-last - 1 :])
     return gaps[len(gaps) // 2] if gaps else None
 
 
+def of_attempt(run: RunDetail, steps: Sequence[StepOut]) -> list[StepOut]:
+    return [s for s in steps if s.attempt == run.attempt]
+
+
+def seconds_worked(run: RunDetail, clock: dt.datetime | None = None) -> float | None:
+    """The time of all attempts; what lay between them, when the run was stopped or waited, does not count."""
+    if not run.attempts:
+        return None
+    end = run.finished_at if run.state in FINISHED_STATES else clock or text.now()
+    attempts = sorted(run.attempts, key=lambda a: a.attempt)
+    total = 0.0
+    for attempt, after in zip(attempts, [*(a.started_at for a in attempts[1:]), end], strict=True):
+        over = attempt.finished_at or after
+        total += max(0.0, (over - attempt.started_at).total_seconds()) if over else 0.0
+    return total
+
+
 def seconds_left(run: RunDetail, steps: Sequence[StepOut]) -> float | None:
-    """Until the first budget is used up, at the pace of the last steps."""
+    """Until the first budget is used up, at the pace of the current attempt's last steps."""
+    steps = of_attempt(run, steps)
     pace = step_seconds(steps)
     if pace is None or not steps:
         return None
@@ -64,38 +86,116 @@ def findings(
     evaluations: Sequence[EvaluationOut],
     ledger: Ledger | None,
     clock: dt.datetime | None = None,
+    queued_since: dt.datetime | None = None,
+    ahead: int = 0,
 ) -> list[Finding]:
-    """What a person should know about the run, worst first."""
+    """What a person should know about the run, worst first.
+
+    queued_since: from when on it is known to wait. ahead: how many other runs the workers are busy with.
+    """
     clock = clock or text.now()
+    fresh = of_attempt(run, steps)
     found: list[Finding] = []
     if run.state == "failed":
         found.append(Finding("bad", "Failed", run.reason or "The run gave no reason."))
-    elif run.state == "queued" and (clock - run.created_at).total_seconds() > 30:
-        found.append(Finding("warn", "Waiting for a worker", "No worker has taken the run. Is one running?"))
+    elif run.state == "queued":
+        found.append(_queued(run, clock, queued_since, ahead))
+    elif run.state == "starting":
+        found.append(_beginning(run, "Starting", "the model is being loaded", _attempt_began(run), clock))
+    elif run.state == "running" and not fresh:
+        found.append(_before_the_first_step(run, evaluations, clock))
     elif run.state == "running":
-        found += _stall(steps, clock)
+        found += _stall(run, fresh, clock)
+    elif run.state == "stopping":
+        found.append(_stopping(run, fresh, clock))
+    elif run.state == "stopped":
+        words = (
+            "Resume goes on from the last checkpoint." if run.attempt else "It had not begun. Resume queues it again."
+        )
+        found.append(Finding("info", "Stopped", words))
     found += _training(run, steps, evaluations, ledger)
     order = {"bad": 0, "warn": 1, "info": 2, "good": 3}
     if all(f.level in ("good", "info") for f in found):
-        if run.state == "running" and steps:
-            found.insert(0, Finding("good", "Healthy", "steps come at a steady pace and find prompts to train on"))
+        if run.state == "running" and fresh:
+            found.insert(0, Finding("good", "Healthy", _pace_words(fresh)))
         elif run.state == "succeeded":
             found.append(Finding("good", "Finished", run.reason or "the run came to its end"))
     return sorted(found, key=lambda f: order[f.level])
 
 
-def _stall(steps: Sequence[StepOut], clock: dt.datetime) -> list[Finding]:
-    pace = step_seconds(steps)
-    if pace is None or not steps:
-        return []
+SLOW_START_S = 300.0
+
+
+def _look(run: RunDetail) -> str:
+    folder = f"runs/{run.id}/attempts/{run.attempt}"
+    return f"Its log is {folder}/trainer.log in the platform's data folder; Stop ends the run."
+
+
+def _queued(run: RunDetail, clock: dt.datetime, since: dt.datetime | None, ahead: int) -> Finding:
+    if ahead:
+        runs = "1 run is" if ahead == 1 else f"{ahead} runs are"
+        return Finding("info", "Queued", f"{runs} ahead; this one begins when a worker is free.")
+    since = since or (None if run.attempt else run.created_at)
+    waited = (clock - since).total_seconds() if since else 0.0
+    if waited <= 30:
+        return Finding("info", "Queued", "a worker takes it within seconds")
+    return Finding(
+        "warn",
+        "Waiting for a worker",
+        f"No worker has taken the run in {text.duration(waited)} and no other run is busy. "
+        "Is one running? ./pilot up starts one; its log is logs/worker.log in the platform's data folder.",
+    )
+
+
+def _attempt_began(run: RunDetail) -> dt.datetime | None:
+    return max((a.started_at for a in run.attempts if not a.finished_at), default=None)
+
+
+def _beginning(
+    run: RunDetail, title: str, words: str, since: dt.datetime | None, clock: dt.datetime, most: float = 0.0
+) -> Finding:
+    """Something that should be over soon; a warning when it takes far too long."""
+    lasted = (clock - since).total_seconds() if since else 0.0
+    if lasted <= max(SLOW_START_S, most):
+        return Finding("info", title, words)
+    return Finding(
+        "warn", f"{title} for {text.duration(lasted)}", f"{words}, which takes far longer than usual. {_look(run)}"
+    )
+
+
+def _before_the_first_step(run: RunDetail, evaluations: Sequence[EvaluationOut], clock: dt.datetime) -> Finding:
+    began = _attempt_began(run)
+    if not evaluations:
+        return _beginning(run, "Evaluating before training", "to know where the policy begins", began, clock)
+    ends = [e.finished_at for e in evaluations] + ([began] if began else [])
+    words = "its numbers come with its end" if run.attempt < 2 else f"of attempt {run.attempt}"
+    return _beginning(run, "First step under way", words, max(ends), clock)
+
+
+def _stopping(run: RunDetail, steps: Sequence[StepOut], clock: dt.datetime) -> Finding:
+    words = "the step is finished and a checkpoint saved"
+    most = 8 * (step_seconds(steps) or 0.0)
+    return _beginning(run, "Stopping", words, run.stop_requested_at, clock, most)
+
+
+def _pace_words(steps: Sequence[StepOut]) -> str:
+    """What is true of the last steps."""
+    gaps = step_gaps(steps[-PACE_STEPS - 1 :])
+    steady = len(gaps) >= 5 and gaps[int(0.9 * (len(gaps) - 1))] <= 3 * gaps[len(gaps) // 2]
+    return f"steps come{' at a steady pace' if steady else ''} and find prompts to train on"
+
+
+def _stall(run: RunDetail, steps: Sequence[StepOut], clock: dt.datetime) -> list[Finding]:
     idle = (clock - steps[-1].finished_at).total_seconds()
-    if idle < max(60.0, 8 * pace):
+    pace = step_seconds(steps)
+    if idle < (SLOW_START_S if pace is None else max(60.0, 8 * pace)):
         return []
+    usual = "" if pace is None else f"A step usually takes {text.duration(pace)}. "
     return [
         Finding(
-            "bad" if idle > max(300.0, 30 * pace) else "warn",
+            "bad" if idle > max(300.0, 30 * (pace or 60.0)) else "warn",
             f"No step for {text.duration(idle)}",
-            f"A step usually takes {text.duration(pace)}. An evaluation may be running; if not, look at the worker.",
+            f"{usual}An evaluation may be running. {_look(run)}",
         )
     ]
 

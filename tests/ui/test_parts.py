@@ -54,7 +54,7 @@ def test_an_empty_required_field_is_left_out() -> None:
 def test_a_union_shows_the_chosen_member() -> None:
     (method,) = (g for g in make_form(method_name="grpo", reward_name="numeric") if g.title == "Method")
     assert [f.path for f in method.fields][:2] == ["method.name", "method.n"]
-    assert method.fields[0].options == ("grpo", "pilot_commit")
+    assert {"grpo", "dapo", "pilot_commit"} <= set(method.fields[0].options)
 
 
 def test_problems_belong_to_a_group() -> None:
@@ -127,7 +127,7 @@ def test_findings() -> None:
     soon, late = NOW + dt.timedelta(seconds=42), NOW + dt.timedelta(minutes=20)
     assert titles(health.findings(run(), steps(), [], None, soon)) == ["Healthy"]
     assert health.findings(run(), steps(), [], None, late)[0].level == "bad"
-    assert titles(health.findings(run(state="queued"), [], [], None, late)) == ["Waiting for a worker"]
+    assert titles(health.findings(run(state="queued", attempt=0), [], [], None, late)) == ["Waiting for a worker"]
     assert titles(health.findings(run(state="failed", reason="x"), steps(), [], None, late)) == ["Failed"]
     assert titles(health.findings(run(), steps(short_by=3), [], None, soon)) == ["Trains on fewer prompts than asked"]
     fell = [evaluation(0, 0.5), evaluation(5, 0.3)]
@@ -135,6 +135,61 @@ def test_findings() -> None:
     fates = [FateCount(fate="failed", rollouts=9, tokens=9), FateCount(fate="lost", rollouts=5, tokens=5)]
     ledger = Ledger(sampled=FateCount(fate="sampled", rollouts=100, tokens=100), fates=fates)
     assert titles(health.findings(run(), steps(), [], ledger, soon)) == ["Rewards fail", "Came back after a crash"]
+
+
+def attempt(number: int, minutes: float, until: float | None) -> dict[str, Any]:
+    """From so many minutes after the start to so many."""
+    return {
+        "attempt": number, "host": "h", "from_step": 0, "started_at": NOW + dt.timedelta(minutes=minutes),
+        "finished_at": None if until is None else NOW + dt.timedelta(minutes=until), "outcome": None, "reason": None,
+        "exit_code": None, "last_seq": 0,
+    }  # fmt: skip
+
+
+def test_every_state_before_the_first_step_has_words() -> None:
+    soon, late = NOW + dt.timedelta(seconds=20), NOW + dt.timedelta(minutes=20)
+    begun = {"attempts": [attempt(1, 0, None)]}
+    for state, evaluations, words in (
+        ("starting", [], "Starting"),
+        ("running", [], "Evaluating before training"),
+        ("running", [evaluation(0, 0.4)], "First step under way"),
+    ):
+        (calm,) = health.findings(run(state=state, **begun), [], evaluations, None, soon)
+        assert (calm.level, calm.title) == ("info", words)
+        (slow,) = health.findings(run(state=state, **begun), [], evaluations, None, late)
+        assert slow.level == "warn" and slow.title.startswith(words) and "attempts/1/trainer.log" in slow.detail
+    resumed = run(attempt=2, attempts=[attempt(1, 0, 1), attempt(2, 19, None)])
+    assert "First step under way" in titles(health.findings(resumed, steps(), [evaluation(0, 0.4)], None, late))
+
+
+def test_a_queued_run_tells_what_it_waits_for() -> None:
+    late = NOW + dt.timedelta(minutes=20)
+    (behind,) = health.findings(run(state="queued", attempt=0), [], [], None, late, ahead=2)
+    assert behind.level == "info" and "2 runs are ahead" in behind.detail
+    since = late - dt.timedelta(seconds=5)
+    (resumed,) = health.findings(run(state="queued", attempt=0), [], [], None, late, since)
+    assert (resumed.level, resumed.title) == ("info", "Queued")
+    (alone,) = health.findings(run(state="queued", attempt=0), [], [], None, late)
+    assert alone.level == "warn" and "./pilot up" in alone.detail
+
+
+def test_steady_is_said_only_of_steady_steps() -> None:
+    soon = NOW + dt.timedelta(seconds=42)
+    (even,) = health.findings(run(), steps(), [], None, soon)
+    assert "steady" in even.detail
+    uneven = [s.model_copy(update={"finished_at": NOW + dt.timedelta(seconds=s.step + 9 * (s.step // 3))})
+              for s in steps()]  # fmt: skip
+    (swings,) = health.findings(run(), uneven, [], None, soon)
+    assert swings.title == "Healthy" and "steady" not in swings.detail
+
+
+def test_time_is_what_the_attempts_took() -> None:
+    stopped = run(state="stopped", finished_at=NOW + dt.timedelta(minutes=66), attempt=2,
+                  attempts=[attempt(1, 0, 2), attempt(2, 62, 66)])  # fmt: skip
+    assert health.seconds_worked(stopped) == 6 * 60
+    going = run(attempt=2, attempts=[attempt(1, 0, 2), attempt(2, 62, None)])
+    assert health.seconds_worked(going, NOW + dt.timedelta(minutes=63)) == 3 * 60
+    assert health.seconds_left(going, steps()) is None, "the pace of an earlier attempt tells nothing"
 
 
 def test_time_left_follows_the_first_budget_to_run_out() -> None:
