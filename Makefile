@@ -1,6 +1,7 @@
 # Everything a new user or a CI system runs. `make demo` on a fresh machine with Python 3.11+ needs nothing else.
 #
 #   make demo        install, start the platform, run Pilot-Commit on the bundled data (EXIT=1: stop afterwards)
+#                    PORT_API=8702 PORT_UI=8703: other ports than 8700 and 8701; also for make up
 #   make up          the platform without the run
 #   make test        all checks: lint, test-fast, test-verl, test-faults, test-ui (each can be run alone)
 #   make bench       the measurements in bench/
@@ -20,6 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 export EXIT
+PORTS := $(if $(PORT_API),--port-api $(PORT_API)) $(if $(PORT_UI),--port-ui $(PORT_UI))
 
 # The lock files are complete: no resolving (--no-deps), and no byte-compiling of what is never imported (--no-compile).
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input --no-compile
@@ -32,10 +34,10 @@ help:
 
 # exec: the launcher is make's direct child, so that Ctrl-C and kill reach it and its exit status is make's.
 demo: $(DONE)/run
-	@exec $(BIN)/python -m cli up --demo
+	@exec $(BIN)/python -m cli up --demo $(PORTS)
 
 up: $(DONE)/run
-	@exec $(BIN)/python -m cli up
+	@exec $(BIN)/python -m cli up $(PORTS)
 
 install: $(DONE)/run
 
@@ -86,8 +88,19 @@ clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# A PYTHON that was given although the environment exists: refused when it cannot be run, else told that it is not used.
+.PHONY: python-asked-for
+python-asked-for:
+ifneq ($(origin PYTHON),file)
+	@[ -x $(BIN)/python ] || exit 0; \
+	where='import os, sys; print(os.path.realpath(sys.executable))'; \
+	asked=$$($(PYTHON) -c "$$where" 2> /dev/null) || { echo "PYTHON=$(PYTHON) cannot be run. Correct it, or leave it out to use $(VENV) as it is."; exit 1; }; \
+	made_with=$$($(BIN)/python -c "$$where"); \
+	[ "$$asked" = "$$made_with" ] || echo "PYTHON=$(PYTHON) is not used: $(VENV) was made with $$made_with. To make it anew: make clean, then this command again."
+endif
+
 # Stamps: what is installed is installed once, and again only when its lock file changes.
-$(DONE)/venv:
+$(DONE)/venv: | python-asked-for
 	@command -v $(PYTHON) > /dev/null || { echo "There is no $(PYTHON). Install Python 3.11 or newer, or run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) -V 2>&1). Run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { echo "Creating $(VENV) ..."; $(PYTHON) -m venv --clear $(VENV); } \
