@@ -148,11 +148,12 @@ def db_check() -> None:
 
 def _client() -> Client:
     from api.client import ApiUnreachable, Client
+    from cli.failure import unreachable
 
     try:
         return Client(api_url())
     except ApiUnreachable as error:
-        raise Failure(f"{error} PILOT_API_URL gives the address.") from None
+        raise unreachable(error) from None
 
 
 def _watch(client: Client, run_id: str) -> int:

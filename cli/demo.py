@@ -59,7 +59,8 @@ def run_demo(platform: Platform) -> int:
             if stop.requested:
                 return stop.exit_code
             platform.check()
-            raise Failure(str(error)) from None
+            words = str(error) if isinstance(error, ApiError) else f"The API does not answer any more: {error.why}."
+            raise Failure(words) from None
 
 
 def _summary(client: Client, run: RunDetail) -> int:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from api.client import ApiUnreachable
 
 FAILED = 1
 """Exit status: it was asked for correctly and did not work."""
@@ -19,6 +23,13 @@ class Failure(Exception):
         self.code = code
 
 
+def unreachable(error: ApiUnreachable) -> Failure:
+    return Failure(
+        f"The API at {error.url} cannot be reached: {error.why}. Start the platform with `./pilot up`. If it runs "
+        "elsewhere, set PILOT_API_URL to its address, or PILOT_HOME to its directory."
+    )
+
+
 @contextmanager
 def told() -> Iterator[None]:
     """Turns the errors of the API's client into Failure."""
@@ -27,6 +38,6 @@ def told() -> Iterator[None]:
     try:
         yield
     except ApiUnreachable as error:
-        raise Failure(str(error)) from None
+        raise unreachable(error) from None
     except ApiError as error:
         raise Failure(str(error), WRONG_USE if error.problem.status in (404, 422) else FAILED) from None

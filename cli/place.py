@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Final
@@ -20,4 +21,30 @@ def home() -> Path:
 
 
 def api_url() -> str:
-    return os.environ.get("PILOT_API_URL") or f"http://{LOOPBACK}:{API_PORT}"
+    """PILOT_API_URL, or the address that the platform of this home last recorded, or the default one."""
+    return os.environ.get("PILOT_API_URL") or _recorded_api(home()) or f"http://{LOOPBACK}:{API_PORT}"
+
+
+def record_addresses(folder: Path, *, api: str, ui: str) -> None:
+    """Write `<home>/addresses.json`, from which the command line finds the platform. Raises OSError."""
+    path = _addresses(folder)
+    draft = path.with_suffix(".json.new")
+    draft.write_text(json.dumps({"api": api, "ui": ui}) + "\n")
+    draft.replace(path)
+
+
+def forget_addresses(folder: Path) -> None:
+    """Remove what `record_addresses` wrote."""
+    _addresses(folder).unlink(missing_ok=True)
+
+
+def _addresses(folder: Path) -> Path:
+    return folder / "addresses.json"
+
+
+def _recorded_api(folder: Path) -> str | None:
+    try:
+        api = json.loads(_addresses(folder).read_text())["api"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no platform runs from here, or another user's, or the file is damaged
+    return api if isinstance(api, str) else None

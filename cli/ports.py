@@ -8,17 +8,23 @@ from collections.abc import Collection
 import psutil
 
 from cli.failure import Failure
-from cli.place import LOOPBACK
+from cli.place import API_PORT, LOOPBACK, UI_PORT
+
+DEFAULTS = {"api": API_PORT, "ui": UI_PORT}
 
 
-def check(wanted: dict[str, int], *, ours: Collection[int] = ()) -> None:
-    """`wanted` maps a flag (`--port-api`) to its port. Binds each for a moment; nothing is left open.
+def check(wanted: dict[str, int], *, demo: bool = False, ours: Collection[int] = ()) -> None:
+    """`wanted` maps "api" and "ui" to their ports. Binds each for a moment; nothing is left open.
 
-    ours: pids whose listening is no obstacle. Raises Failure for a port that cannot be used.
+    demo: whether the platform is started for the demo, for the commands in messages. ours: pids whose listening is
+    no obstacle. Raises Failure for a port that cannot be used.
     """
-    for flag, port in wanted.items():
+    instead: dict[str, int] = {}
+    problems = []
+    for name, port in wanted.items():
         if list(wanted.values()).count(port) > 1:
-            raise Failure(f"{' and '.join(wanted)} are both {port}; give two different ports.", 2)
+            flags = " and ".join(f"--port-{name}" for name in wanted)
+            raise Failure(f"{flags} are both {port}; give two different ports.", 2)
         with socket.socket() as probe:
             # As the servers do: old connections in TIME_WAIT leave a port free, a listener does not.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -26,18 +32,27 @@ def check(wanted: dict[str, int], *, ours: Collection[int] = ()) -> None:
                 probe.bind((LOOPBACK, port))
                 continue
             except PermissionError:
-                raise Failure(
-                    f"Port {port} may not be used by an ordinary user. Choose another: {flag} {port + 8000}"
-                ) from None
+                instead[name] = _free_near(port + 8000, {*wanted.values(), *instead.values()})
+                problems.append(f"Port {port} may not be used by an ordinary user.")
+                continue
             except OSError:
                 pass
         holder = _listener(port)
         if holder is not None and holder.pid in ours:
             continue
-        raise Failure(
-            f"Port {port} is in use{_words(holder)}. Stop that program, or choose another port: "
-            f"pilot up {flag} {_free_near(port, set(wanted.values()))}"
+        instead[name] = _free_near(port, {*wanted.values(), *instead.values()})
+        problems.append(f"Port {port} is in use{_words(holder)}.")
+    if problems:
+        # Every port that is not the default, so that the command can be used as it stands.
+        chosen = {name: port for name, port in (wanted | instead).items() if port != DEFAULTS[name]}
+        flags = " ".join(f"--port-{name} {port}" for name, port in chosen.items())
+        variables = " ".join(f"PORT_{name.upper()}={port}" for name, port in chosen.items())
+        problems.append(
+            "Stop what is in the way, or choose other ports:\n"
+            f"  ./pilot up {'--demo ' if demo else ''}{flags}\n"
+            f"  make {'demo' if demo else 'up'} {variables}"
         )
+        raise Failure("\n".join(problems))
 
 
 def _listener(port: int) -> psutil.Process | None:

@@ -105,7 +105,9 @@ def stop(client: Client, run_id: str) -> str:
     with told():
         run = client.stop_run(uuid_of(run_id))
     if run.state == "stopping":
-        return f"Run {run.name!r} finishes its step, saves a checkpoint and stops. `./pilot run resume {run.id}` goes on."
+        return (
+            f"Run {run.name!r} finishes its step, saves a checkpoint and stops. `./pilot run resume {run.id}` goes on."
+        )
     return ending(run)
 
 

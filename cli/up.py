@@ -24,7 +24,7 @@ import psutil
 
 from cli import ports, processes, services
 from cli.failure import Failure
-from cli.place import LOOPBACK, ROOT
+from cli.place import LOOPBACK, ROOT, forget_addresses, record_addresses
 from cli.servers.home import log_path, log_tail
 from cli.services import ServicesError
 from cli.signals import StopSignals
@@ -198,15 +198,15 @@ class Platform:
 
 
 @contextmanager
-def platform(home: Path, api_port: int, ui_port: int, stop: StopSignals) -> Iterator[Platform]:
-    """The platform, ready; stopped at the end, whatever happens.
+def platform(home: Path, api_port: int, ui_port: int, stop: StopSignals, *, demo: bool = False) -> Iterator[Platform]:
+    """The platform, ready; stopped at the end, whatever happens. demo: whether `--demo` was given, for messages.
 
     Raises Failure when it cannot be started, and StopAsked when a signal came first; nothing runs then.
     """
     began = time.monotonic()
-    wanted = {"--port-api": api_port, "--port-ui": ui_port}
+    wanted = {"api": api_port, "ui": ui_port}
     # Before anything is touched. What an earlier launcher recorded is either refused or cleaned next.
-    ports.check(wanted, ours=[entry.pid for entry in processes.recorded(home) if processes.find(entry)])
+    ports.check(wanted, demo=demo, ours=[entry.pid for entry in processes.recorded(home) if processes.find(entry)])
     stop.impatient = True
     try:
         running = services.start(home)
@@ -221,14 +221,16 @@ def platform(home: Path, api_port: int, ui_port: int, stop: StopSignals) -> Iter
             _say(f"Ended what a launcher that was killed left running: {', '.join(running.cleaned)}.")
         if stop.requested:
             raise StopAsked
-        ports.check(wanted)
+        ports.check(wanted, demo=demo)
         started = Platform(home, running, api_port, ui_port, stop, seconds=time.monotonic() - began)
         try:
             started.end_runs()  # those of a killed launcher that had not recorded themselves yet
+            record_addresses(running.home, api=started.api_url, ui=started.ui_url)
             started.start()
             yield started
         finally:
             started.close()
+            forget_addresses(running.home)
 
 
 def up(home: Path, api_port: int, ui_port: int, *, demo: bool, leave: bool) -> int:
@@ -237,7 +239,7 @@ def up(home: Path, api_port: int, ui_port: int, *, demo: bool, leave: bool) -> i
         _say("Starting the platform ...")
         code = 0
         try:
-            with platform(home, api_port, ui_port, stop) as started:
+            with platform(home, api_port, ui_port, stop, demo=demo) as started:
                 _say(_addresses(started, stays=not leave))
                 try:
                     if demo:

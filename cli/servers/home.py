@@ -57,7 +57,8 @@ def lock_home(home: Path) -> TextIO:
         file.close()
         raise ServicesError(
             f"The platform is already running from {home} (launcher pid {holder}). "
-            "Stop that one first, or set PILOT_HOME to another directory to run a second one."
+            "Stop that one first. A second one needs a directory and ports of its own:\n"
+            "  PILOT_HOME=~/.pilot-2 ./pilot up --port-api 8710 --port-ui 8711"
         ) from None
     file.truncate(0)
     file.write(f"{os.getpid()}\n")

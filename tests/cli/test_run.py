@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cli import place
 from cli.failure import Failure
 from cli.run import read_config, set_value
 
@@ -35,16 +36,32 @@ def test_api_away() -> None:
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         done = pilot("run", "list", PILOT_API_URL=url)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"The API at {url} cannot be reached" in done.stderr and "pilot up" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert f"The API at {url} cannot be reached" in done.stderr and "`./pilot up`" in done.stderr
+    assert "Traceback" not in done.stderr and "PILOT_API_URL" in done.stderr
+
+
+def test_where_the_api_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOT_HOME", str(tmp_path))
+    monkeypatch.delenv("PILOT_API_URL", raising=False)
+    assert place.api_url() == "http://127.0.0.1:8700"
+    place.record_addresses(tmp_path, api="http://127.0.0.1:8702", ui="http://127.0.0.1:8703")
+    assert place.api_url() == "http://127.0.0.1:8702"
+    monkeypatch.setenv("PILOT_API_URL", "http://10.0.0.1:1")
+    assert place.api_url() == "http://10.0.0.1:1"
+    monkeypatch.delenv("PILOT_API_URL")
+    for damaged in ("", "[]", "{}", '{"api": 1}'):
+        (tmp_path / "addresses.json").write_text(damaged)
+        assert place.api_url() == "http://127.0.0.1:8700"
+    place.forget_addresses(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "environ", "code", "words"),
     [
         (("run", "start", "missing.yaml"), {}, 2, "missing.yaml cannot be read: No such file"),
-        (("run", "show", "7"), {}, 2, "'7' is not a run's id. `pilot run list` shows the ids."),
-        (("watch", NOWHERE), {"PILOT_API_URL": "ftp://x"}, 1, "PILOT_API_URL gives the address"),
+        (("run", "show", "7"), {}, 2, "'7' is not a run's id. `./pilot run list` shows the ids."),
+        (("watch", NOWHERE), {"PILOT_API_URL": "ftp://x"}, 1, "set PILOT_API_URL to its address"),
         (("db", "upgrade"), {"DATABASE_URL": ""}, 1, "DATABASE_URL is not set"),
         (("db", "check"), {"DATABASE_URL": "mysql://x/y"}, 1, "this platform needs Postgres"),
         (("up", "--exit"), {}, 2, "--exit goes with --demo"),

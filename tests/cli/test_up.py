@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,7 +20,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli import processes
+from cli import ports, processes
+from cli.failure import Failure
 from worker import host
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -143,7 +145,12 @@ def test_life(home: Path, started: list[Launcher]) -> None:
 
     second = Launcher(home)
     started.append(second)
-    assert f"already running from {home} (launcher pid {first.process.pid})" in second.ended(1)
+    said = second.ended(1)
+    assert f"already running from {home} (launcher pid {first.process.pid})" in said
+    assert "directory and ports of its own" in said
+
+    # Without an address, the command line asks the platform of its home.
+    assert pilot("run", "list", PILOT_HOME=str(home), PILOT_API_URL="").stdout.startswith("There are no runs yet.")
 
     assert first.pilot("run", "list").stdout.startswith("There are no runs yet.")
     assert json.loads(first.pilot("run", "list", "--json").stdout)["runs"] == []
@@ -157,6 +164,7 @@ def test_life(home: Path, started: list[Launcher]) -> None:
     first.process.send_signal(signal.SIGINT)
     assert "Everything that was started is stopped." in first.ended(0)
     assert processes.recorded(home) == []
+    assert not (home / "addresses.json").exists()
 
 
 def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
@@ -209,6 +217,32 @@ def test_signal_while_it_starts(home: Path, started: list[Launcher]) -> None:
     assert "Ready" not in launcher.ended(128 + signal.SIGHUP)
 
 
+def test_ports_in_use_are_all_told_with_commands_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as one, socket.socket() as two:
+        for taken in (one, two):
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+        busy = {"api": one.getsockname()[1], "ui": two.getsockname()[1]}
+        with pytest.raises(Failure) as caught:
+            ports.check(busy, demo=True)
+    said = str(caught.value)
+    assert f"Port {busy['api']} is in use" in said and f"Port {busy['ui']} is in use" in said
+    command = re.search(
+        r"\./pilot up --demo --port-api (\d+) --port-ui (\d+)\n  make demo PORT_API=(\d+) PORT_UI=(\d+)", said
+    )
+    assert command is not None
+    api, ui = int(command[1]), int(command[2])
+    assert command.groups()[2:] == (str(api), str(ui))
+    ports.check({"api": api, "ui": ui})
+
+    monkeypatch.setattr(ports, "DEFAULTS", {"api": busy["api"], "ui": ui})
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", busy["api"]))
+        taken.listen()
+        with pytest.raises(Failure, match=r"make up PORT_API=\d+$"):
+            ports.check({"api": busy["api"], "ui": ui})
+
+
 def test_port_in_use(home: Path, tmp_path: Path, started: list[Launcher]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -218,7 +252,8 @@ def test_port_in_use(home: Path, tmp_path: Path, started: list[Launcher]) -> Non
         started.append(launcher)
         said = launcher.ended(1)
         assert f"Port {port} is in use by" in said and f"(pid {os.getpid()})" in said
-        assert "pilot up --port-ui" in said
+        api = launcher.ports[0]
+        assert f"  ./pilot up --port-api {api} --port-ui " in said and f"  make up PORT_API={api} PORT_UI=" in said
         assert not (tmp_path / "home").exists()
 
 
