@@ -27,7 +27,10 @@ database = typer.Typer(no_args_is_help=True, help="The database that DATABASE_UR
 app.add_typer(runs, name="run")
 app.add_typer(database, name="db")
 
-RunArgument = Annotated[str, typer.Argument(metavar="ID", help="The run's id; `./pilot run list` shows it.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The run's id, or its first 6 or more characters; `./pilot run list` shows it."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the API gives it.")]
 
 
@@ -97,10 +100,10 @@ def run_show(run_id: RunArgument, as_json: AsJson = False) -> None:
     """Show one run."""
     from cli.failure import told
     from cli.run import shown
-    from cli.watch import uuid_of
+    from cli.watch import run_of
 
     with _client() as client, told():
-        found = client.get_run(uuid_of(run_id))
+        found = client.get_run(run_of(client, run_id))
     print(found.model_dump_json(indent=2) if as_json else shown(found))
 
 

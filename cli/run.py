@@ -11,7 +11,7 @@ import yaml
 from api.client import Client
 from api.schemas import RunDetail, RunSummary
 from cli.failure import WRONG_USE, Failure, told
-from cli.watch import accuracy, bucket_words, ending, uuid_of
+from cli.watch import accuracy, bucket_words, ending, run_of
 
 
 def start(client: Client, config: Path, changes: list[str]) -> RunDetail:
@@ -103,7 +103,7 @@ def shown(run: RunDetail) -> str:
 
 def stop(client: Client, run_id: str) -> str:
     with told():
-        run = client.stop_run(uuid_of(run_id))
+        run = client.stop_run(run_of(client, run_id))
     if run.state == "stopping":
         return (
             f"Run {run.name!r} finishes its step, saves a checkpoint and stops. `./pilot run resume {run.id}` goes on."
@@ -113,7 +113,7 @@ def stop(client: Client, run_id: str) -> str:
 
 def resume(client: Client, run_id: str) -> str:
     with told():
-        run = client.resume_run(uuid_of(run_id))
+        run = client.resume_run(run_of(client, run_id))
     return f"Run {run.name!r} is {run.state} again. `./pilot watch {run.id}` follows it."
 
 

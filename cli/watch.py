@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from api.client import ApiError, ApiUnreachable, Client
-from api.schemas import RunDetail
-from cli.failure import told
+from api.schemas import RunDetail, RunSummary
+from cli.failure import WRONG_USE, Failure, told
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FINISHED: Final = ("succeeded", "stopped", "failed")
 BUCKETS: Final = ("unseen", "ready", "committed", "skipped", "deferred", "evicted")
+_PREFIX: Final = 6  # characters of an id that may stand for it
 _POLL_S: Final = 0.5
-_LINE_EVERY_S: Final = 30.0  # plain lines: at least this often a sign of life
+_LINE_EVERY_S: Final = 10.0  # plain lines: at most this often while the state stays
+_QUIET_S: Final = 30.0  # plain lines: a sign of life when there are no news
 
 
 def watch(client: Client, run_id: str) -> int:
     """`pilot watch`: follow the run until it has finished, say how, and return the exit status."""
     with told():
-        run = follow(client, uuid_of(run_id))
+        run = follow(client, run_of(client, run_id))
     print(ending(run))
     return exit_code(run)
 
@@ -67,14 +70,37 @@ def bucket_words(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {counts[name]:,}" for name in BUCKETS if name in counts)
 
 
-def uuid_of(text: str) -> uuid.UUID:
-    """Raises Failure when the text is no run id."""
-    from cli.failure import WRONG_USE, Failure
-
+def run_of(client: Client, text: str) -> uuid.UUID:
+    """The run whose id is `text` or begins with it. Raises Failure when there is not exactly one, and as `told`."""
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise Failure(f"{text!r} is not a run's id. `./pilot run list` shows the ids.", WRONG_USE) from None
+        pass
+    prefix = text.strip().lower().replace("-", "")
+    if not (re.fullmatch("[0-9a-f]+", prefix) and _PREFIX <= len(prefix) < 32):
+        raise Failure(
+            f"{text!r} is not a run's id, nor its first {_PREFIX} or more characters. "
+            "`./pilot run list` shows the ids.",
+            WRONG_USE,
+        )
+    found = [run for run in _all_runs(client) if run.id.hex.startswith(prefix)]
+    if not found:
+        raise Failure(f"No run's id begins with {text!r}. `./pilot run list` shows the ids.", WRONG_USE)
+    if len(found) > 1:
+        lines = "\n".join(f"  {run.id}  {run.name}" for run in found)
+        raise Failure(f"The ids of {len(found)} runs begin with {text!r}; give more characters:\n{lines}", WRONG_USE)
+    return found[0].id
+
+
+def _all_runs(client: Client) -> Iterator[RunSummary]:
+    cursor: str | None = None
+    while True:
+        with told():
+            page = client.list_runs(limit=200, cursor=cursor)
+        yield from page.runs
+        cursor = page.next_cursor
+        if cursor is None:
+            return
 
 
 def _patiently(client: Client, run_id: uuid.UUID, pause: Callable[[float], bool]) -> RunDetail:
@@ -96,26 +122,36 @@ def _sleep(seconds: float) -> bool:
 
 
 class _Lines:
-    """One line for every step, and one from time to time when there is none."""
+    """A line at the start, at the end and for every change of state; between them one from time to time."""
 
     def __init__(self) -> None:
-        self._last: tuple[str, int, float | None] | None = None
-        self._said = 0.0
+        self._said: RunDetail | None = None
+        self._seen: RunDetail | None = None
+        self._said_at = 0.0
 
     def __call__(self, run: RunDetail) -> None:
-        now = time.monotonic()
-        news = (run.state, run.step, run.accuracy)
-        if news == self._last and now - self._said < _LINE_EVERY_S:
-            return
-        self._last, self._said = news, now
+        self._seen = run
+        if self._said is not None and self._said.state == run.state:
+            wait_s = _QUIET_S if _news(run) == _news(self._said) else _LINE_EVERY_S
+            if time.monotonic() - self._said_at < wait_s:
+                return
+        self._say(run)
+
+    def close(self) -> None:
+        if self._seen is not None and self._said is not None and _news(self._seen) != _news(self._said):
+            self._say(self._seen)
+
+    def _say(self, run: RunDetail) -> None:
+        self._said, self._said_at = run, time.monotonic()
         print(
             f"{run.state}: step {run.step}/{run.steps_budget}, sampled accuracy {accuracy(run.first_accuracy)} -> "
             f"{accuracy(run.accuracy)}, rollouts {run.rollouts:,}, prompts: {bucket_words(run.buckets)}",
             flush=True,
         )
 
-    def close(self) -> None:
-        pass
+
+def _news(run: RunDetail) -> tuple[str, int, float | None]:
+    return run.state, run.step, run.accuracy
 
 
 class _Live:

@@ -60,7 +60,7 @@ def test_where_the_api_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ("arguments", "environ", "code", "words"),
     [
         (("run", "start", "missing.yaml"), {}, 2, "missing.yaml cannot be read: No such file"),
-        (("run", "show", "7"), {}, 2, "'7' is not a run's id. `./pilot run list` shows the ids."),
+        (("run", "show", "7"), {}, 2, "'7' is not a run's id, nor its first 6 or more characters. `./pilot run list`"),
         (("watch", NOWHERE), {"PILOT_API_URL": "ftp://x"}, 1, "set PILOT_API_URL to its address"),
         (("db", "upgrade"), {"DATABASE_URL": ""}, 1, "DATABASE_URL is not set"),
         (("db", "check"), {"DATABASE_URL": "mysql://x/y"}, 1, "this platform needs Postgres"),
