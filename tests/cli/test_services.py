@@ -434,9 +434,9 @@ def runs_as(uid: int, command: list[str]) -> bool:
 
 
 def test_terminate_ends_exactly_the_tree(empty_home: Path) -> None:
-    stubborn = "trap '' TERM; sleep 1000 & sleep 1000 & wait; wait; wait"
+    stubborn = "trap '' TERM; sleep 60 & sleep 60 & wait; wait; wait"
     child = processes.start(empty_home, "stubborn", ["bash", "-c", stubborn])
-    bystander = subprocess.Popen(["sleep", "1000"])
+    bystander = subprocess.Popen(["sleep", "60"])
     try:
         root = psutil.Process(child.pid)
         assert processes.wait_until(lambda: len(root.children()) == 2, timeout_s=5)

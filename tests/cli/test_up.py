@@ -28,6 +28,11 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 READY_S = 120.0  # seconds; far more than it takes, for a busy machine
 
 
+def die_with_us(tests: int = os.getpid()) -> None:
+    """For a child before exec: nothing is left of a test run that is killed."""
+    host.die_with(tests)
+
+
 class Launcher:
     """A `pilot up` of its own, in a new session, whose whole offspring carries a mark in its environment."""
 
@@ -45,6 +50,7 @@ class Launcher:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=die_with_us,
             )
 
     def _ports(self, arguments: tuple[str, ...]) -> list[str]:
@@ -102,7 +108,9 @@ def pilot(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def supervised(launcher: Launcher, script: str) -> subprocess.Popen[bytes]:
     """A process with the marks of a supervisor in this launcher's home."""
     marks = host.mark(uuid.uuid4(), 1) | {"PILOT_HOME": str(launcher.home), "PILOT_TEST_MARK": launcher.mark}
-    return subprocess.Popen(["bash", "-c", script], env=os.environ | marks, start_new_session=True)
+    return subprocess.Popen(
+        ["bash", "-c", script], env=os.environ | marks, start_new_session=True, preexec_fn=die_with_us
+    )
 
 
 def free_port() -> int:
@@ -173,7 +181,7 @@ def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
     started.append(first.ready())
     first.child("api").suspend()
     supervisor = supervised(first, "sleep 1000")
-    bystander = subprocess.Popen(["sleep", "1000"])
+    bystander = subprocess.Popen(["sleep", "1000"], preexec_fn=die_with_us)
     try:
         first.process.kill()
         first.process.wait()

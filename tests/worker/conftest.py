@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from db import runs
 from db.models import Attempt, LedgerEntry, PromptVisit, Run, StepMetrics
+from worker import host
 from worker.settings import APP_ROOT, Settings
 
 
@@ -39,7 +41,13 @@ class Stage:
             return runs.create(session, name="r", config=config, config_digest="d", method="grpo", model="m").id
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, *arguments], cwd=APP_ROOT, start_new_session=True)
+        tests = os.getpid()
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=APP_ROOT,
+            start_new_session=True,
+            preexec_fn=lambda: host.die_with(tests),  # also when the test run is killed
+        )
         self.processes.append(process)
         return process
 
@@ -111,6 +119,7 @@ class Stage:
 
 @pytest.fixture
 def stage(engine: sa.Engine, broker_url: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setenv("PILOT_TEST_PID", str(os.getpid()))
     monkeypatch.setenv("PYTHONPATH", str(APP_ROOT))
     monkeypatch.setenv("PILOT_STOP_GRACE_S", "20")
     monkeypatch.setenv("PILOT_LEASE_TTL_S", "4")
