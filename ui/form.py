@@ -5,6 +5,7 @@ No Streamlit here. A new field of the schema shows up by itself; a new section l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -153,6 +154,21 @@ def lookup(config: dict[str, Any], path: str, default: Any = None) -> Any:
             return default
         place = place[part]
     return place
+
+
+def about(form: list[Group], path: str, message: str) -> list[str]:
+    """The paths of the fields that a problem is about: the field itself, or those that its message names."""
+    paths = [f.path for group in form for f in group.fields]
+    if path in paths:
+        return [path]
+    words = set(re.findall(r"\w+(?==)|\w*_\w+", message))
+    return [p for p in paths if p.startswith(f"{path}.") and p.rpartition(".")[2] in words] or [path]
+
+
+def name_in_words(form: list[Group], path: str) -> str:
+    """The form's words and the field's name: 'Too hard below (p_lower)'."""
+    labels = [f.label for group in form for f in group.fields if f.path == path]
+    return f"{labels[0]} ({path.rpartition('.')[2]})" if labels else path
 
 
 def fits(f: Field, value: Any) -> bool:

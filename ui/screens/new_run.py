@@ -17,7 +17,7 @@ from api.schemas import ConfigCheck, Preset
 from ui import text
 from ui.connection import api_errors, client, show_refused
 from ui.draft import Draft
-from ui.form import Field, Group, config_of, groups, lookup
+from ui.form import Field, Group, about, config_of, groups, lookup, name_in_words
 
 
 def render() -> None:
@@ -80,6 +80,8 @@ def _editor(draft: Draft, schema: dict[str, Any]) -> None:
     form = groups(schema, draft.choice)
     config = draft.initial if as_yaml else config_of(form, draft.value)
     check = client().validate_config(config)
+    if draft.yaml_problem:  # the problems of the last text that was YAML are not those of this one
+        check = ConfigCheck(valid=False, config=None, problems=[])
     left, right = st.columns([2, 1], gap="medium")
     with left:
         untold = list(check.problems)
@@ -88,7 +90,7 @@ def _editor(draft: Draft, schema: dict[str, Any]) -> None:
             untold = [p for p in untold if p not in mine]
             _group(draft, group, {p.field: p.message for p in mine}, disabled=as_yaml)
     with right, st.container(key="yaml-side"):
-        _verdict(draft, check, [f"{p.field}: {p.message}" for p in untold])
+        _verdict(draft, check, form)
         _start(draft, check, config)
         st.toggle("Edit as YAML", key="new.as_yaml", on_change=_switch, args=(draft, config))
         if as_yaml:
@@ -121,16 +123,19 @@ def _read_yaml(draft: Draft) -> None:
     draft.load(config)
 
 
-def _verdict(draft: Draft, check: ConfigCheck, untold: list[str]) -> None:
+def _verdict(draft: Draft, check: ConfigCheck, form: list[Group]) -> None:
+    """Ready or not; every problem by the form's words and the field's name, as the field may be out of sight."""
     if draft.yaml_problem:
         st.error(draft.yaml_problem, icon=":material/error:")
     elif check.valid:
         st.success("Ready to start", icon=":material/check_circle:")
     else:
         count = len(check.problems)
-        st.error(f"{count} {'field is' if count == 1 else 'fields are'} not accepted", icon=":material/error:")
-    for words in untold:
-        st.error(text.markdown(words))
+        lines = [f"{count} {'field is' if count == 1 else 'fields are'} not accepted"]
+        for p in check.problems:
+            where = ", ".join(name_in_words(form, path) for path in about(form, p.field, p.message))
+            lines.append(f"- **{text.markdown(where)}**: {text.markdown(p.message)}")
+        st.error("\n".join(lines), icon=":material/error:")
 
 
 def _start(draft: Draft, check: ConfigCheck, config: dict[str, Any]) -> None:
@@ -155,7 +160,8 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
         st.html(f'<div class="pc-heading"><h2>{group.title}</h2><span>{group.words}</span></div>')
         for path, message in problems.items():
             if path not in own:  # about a whole section
-                _problem(f"{path}: {message}")
+                where = ", ".join(name_in_words([group], p) for p in about([group], path, message))
+                _problem(f"{where}: {message}")
         wide = [f for f in group.fields if f.kind == "text"]
         choices = [f for f in group.fields if f.is_variant_choice]
         flags = [f for f in group.fields if f.kind == "flag"]
@@ -178,8 +184,6 @@ def _problem(words: str) -> None:
 def _field(draft: Draft, field: Field, disabled: bool) -> None:
     key, start = draft.key(field.id), draft.start(field)
     label, help_words = field.label, _help(field)
-    if field.kind in ("integer", "number") and field.default is not None:
-        label += f" :gray[:small[default {_short(field.default)}]]"
     if field.kind == "choice":
         index = field.options.index(start) if start in field.options else 0
         disabled = disabled or len(field.options) == 1
