@@ -9,7 +9,7 @@ import streamlit as st
 
 from api.schemas import FateCount, Ledger, PromptRow, RunSummary
 from ui import palette, text
-from ui.health import Finding
+from ui.health import Finding, variance
 
 
 def state_chip(state: str, stop_requested: bool = False) -> str:
@@ -159,8 +159,9 @@ def _fate_bar(fates: Sequence[FateCount], total: int) -> str:
 
 
 def prompt_line(row: PromptRow) -> str:
+    words = f"step {text.number(row.step)} · variance {variance(row):.2f}"
     return (
-        f'<div class="pc-prompt-line"><small>step {text.number(row.step)} · {text.hover(row.rollouts)} rollouts</small>'
+        f'<div class="pc-prompt-line"><small>{words}</small>'
         f'<span class="pc-rate">{bar(row.success_rate, palette.BUCKETS[row.bucket].colour)}'
         f"{text.percent(row.success_rate, 0)}</span></div>"
     )

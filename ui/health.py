@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from api.schemas import EvaluationOut, Ledger, RunDetail, StepOut
+from api.schemas import EvaluationOut, Ledger, PromptRow, RunDetail, StepOut
 from ui import text
 from ui.palette import FINISHED_STATES
 
@@ -78,6 +78,16 @@ def signal_gain(steps: Sequence[StepOut], last: int = 20) -> tuple[float, float]
     trained = mean([s.metrics.get("reward_variance") for s in steps[-last:]])
     uniform = mean([s.metrics.get("uniform_reward_variance") for s in steps[-last:]])
     return None if trained is None or uniform is None else (trained, uniform)
+
+
+def variance(row: PromptRow) -> float:
+    """Of the rewards at the last visit: p(1-p), greatest where half of the responses are right."""
+    return 0.0 if row.success_rate is None else row.success_rate * (1 - row.success_rate)
+
+
+def teaching(rows: Sequence[PromptRow]) -> list[PromptRow]:
+    """Those that teach most first; among equals, in the given order."""
+    return sorted(rows, key=variance, reverse=True)
 
 
 def findings(

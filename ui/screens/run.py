@@ -18,6 +18,7 @@ from ui.feed import RunFeed, feed_of
 
 EVERY_S = 2
 SPARK_POINTS = 40
+TAUGHT_ROWS = 5
 
 
 def render() -> None:
@@ -67,8 +68,9 @@ def _screen(feed: RunFeed, run: RunDetail) -> None:
         _heading("Accuracy", "held-out, against rollouts")
         charts.accuracy(evaluations)
     with middle:
-        _heading("Buckets", "where the prompts lie, over steps")
-        charts.buckets(history)
+        last = f", of the last {len(feed.taught)} trained" if len(feed.taught) > 1 else ""
+        _heading("Prompts that teach", f"by variance{last}")
+        _taught(feed, run)
     with right:
         _heading("Learning signal", "reward variance of groups")
         charts.variance(steps)
@@ -77,12 +79,12 @@ def _screen(feed: RunFeed, run: RunDetail) -> None:
         _heading("Spend", "rollouts and tokens by what became of them")
         blocks.ledger_table(feed.ledger)
     with middle:
-        _heading("Prompts that teach", "trained on most recently")
-        _taught(feed, run)
+        _heading("Buckets", "where the prompts lie, over steps")
+        charts.buckets(history)
     with right:
         _heading("Time per step", "seconds by phase")
         charts.phases(steps, 210)
-        _speed(steps)
+        _speed(run, steps)
     with st.container(border=True):
         _heading("Last steps")
         _step_table(steps)
@@ -124,7 +126,10 @@ def _actions(feed: RunFeed, run: RunDetail) -> None:
         st.switch_page("screens/new_run.py", query_params={"from": feed.run_id})
     if run.state in palette.FINISHED_STATES:
         resumable = run.state in ("stopped", "failed")
-        said = "Goes on from the last checkpoint" if resumable else "This run came to its end"
+        said = "Goes on from the last checkpoint"
+        if not resumable:
+            why = (run.reason or "it came to its end").rstrip(".")
+            said = f"Nothing is left to resume: {text.markdown(why)}. Clone the run to train on."
         if st.button(
             "Resume", icon=":material/play_arrow:", key="resume-run", type="primary", disabled=not resumable, help=said
         ):
@@ -146,16 +151,13 @@ def _ask(feed: RunFeed, stop: bool) -> None:
     except ApiError as error:
         st.toast(f"{error.problem.title}. {error.problem.detail}", icon=":material/error:")
     else:
-        said = "The run stops after this step" if stop else "The run is queued again"
-        st.toast(said, icon=":material/check:")
         st.rerun()
 
 
 def _meters(run: RunDetail, steps: list[StepOut]) -> None:
     spent = text.hover(run.rollouts)
     left = health.seconds_left(run, steps) if run.state == "running" else None
-    end = run.finished_at if run.state in palette.FINISHED_STATES else text.now()
-    lasted = (end - run.started_at).total_seconds() if run.started_at and end else None
+    lasted = health.seconds_worked(run)
     of_rollouts = f"of {text.hover(run.rollouts_budget)}" if run.rollouts_budget else "no limit"
     accuracy = text.percent(run.accuracy)
     change = "before training"
@@ -202,25 +204,28 @@ def _taught(feed: RunFeed, run: RunDetail) -> None:
         charts.placeholder("No prompt has been trained on yet.", 200)
         return
     with st.container(key="taught", gap=None):
-        for row in feed.taught:
+        for row in health.teaching(feed.taught)[:TAUGHT_ROWS]:
             with st.container(key=f"taught-{row.id}", gap=None):
                 where = {"run": feed.run_id, "prompt": row.id}
-                st.page_link("screens/prompt.py", label=text.markdown(text.shorten(row.text, 60)), query_params=where)
+                st.page_link("screens/prompt.py", label=text.markdown(text.shorten(row.text, 40)), query_params=where)
                 st.html(blocks.prompt_line(row))
 
 
-def _speed(steps: list[StepOut]) -> None:
-    pace = health.step_seconds(steps)
-    if pace is None or len(steps) < 2:
+def _speed(run: RunDetail, steps: list[StepOut]) -> None:
+    """The pace: of the last steps while the run lives, on average over all of them once it is over."""
+    over = run.state in palette.FINISHED_STATES
+    recent = steps if over else health.of_attempt(run, steps)[-health.PACE_STEPS - 1 :]
+    gaps = health.step_gaps(recent)
+    seconds = sum(gaps)
+    if seconds <= 0:
         return
-    recent = steps[-21:]
-    seconds = (recent[-1].finished_at - recent[0].finished_at).total_seconds()
-    if seconds <= 0 or recent[0].attempt != recent[-1].attempt:
-        return
-    rate = (recent[-1].rollouts - recent[0].rollouts) / seconds
-    tokens = (recent[-1].tokens - recent[0].tokens) / seconds
+    pairs = [(a, b) for a, b in zip(recent, recent[1:], strict=False) if a.attempt == b.attempt]
+    rate = sum(b.rollouts - a.rollouts for a, b in pairs) / seconds
+    tokens = sum(b.tokens - a.tokens for a, b in pairs) / seconds
+    pace = seconds / len(gaps) if over else gaps[len(gaps) // 2]
+    what = "average of the run" if over else f"median of the last {len(gaps)} steps"
     st.html(
-        f'<div class="pc-facts">{text.duration(pace)} a step · {text.number(round(rate, 1))} rollouts/s · '
+        f'<div class="pc-facts">{text.duration(pace)} a step, {what} · {text.number(round(rate, 1))} rollouts/s · '
         f"{text.number(round(tokens))} tokens/s</div>"
     )
 
