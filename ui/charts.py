@@ -170,7 +170,7 @@ def buckets(history: Sequence[BucketsAt]) -> None:
     }
     colours = {name: palette.BUCKETS[name].colour for name in palette.STACK}
     x = _x("step")
-    tips = [_tip("step", "after step", ",d"), *(_tip(name, name, ",d") for name in reversed(palette.STACK))]
+    tips = [_tip("step", "after step", ",d"), *(_tip(name, name, ",d") for name in palette.STACK)]
     y = {
         "field": "prompts", "type": "quantitative", "title": "prompts", "stack": "zero",
         "axis": {"labelExpr": SHORT}, "scale": {"nice": False},
@@ -296,7 +296,10 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
             },
             {
                 "transform": is_threshold,
-                "mark": {"type": "text", "align": "left", "dx": 4, "dy": -6, "color": palette.NEUTRAL, "fontSize": 11},
+                "mark": {
+                    "type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -3, "color": palette.NEUTRAL,
+                    "fontSize": 11,
+                },
                 "encoding": {"y": level, "x": {"value": 0}, "text": {"field": "name", "type": "nominal"}},
             },
             {
@@ -308,11 +311,14 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
                 "transform": is_visit,
                 "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
                 "encoding": {
-                    "x": x, "y": y, "color": {**_colour("bucket", colours), "legend": {"columns": 5}},
+                    "x": x, "y": y, "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
                     "shape": {
                         "field": "stage", "type": "nominal",
                         "scale": {"domain": ["pilot", "commit"], "range": ["circle", "diamond"]},
-                        "legend": {"symbolFillColor": palette.NEUTRAL, "symbolStrokeColor": palette.NEUTRAL},
+                        "legend": {
+                            "orient": "bottom", "symbolFillColor": palette.NEUTRAL,
+                            "symbolStrokeColor": palette.NEUTRAL,
+                        },
                     },
                     "tooltip": [
                         _tip("step", "step", ",d"), _tip("stage", "stage"), _tip("bucket", "bucket after it"),

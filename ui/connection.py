@@ -30,7 +30,7 @@ def show_lost(error: ApiUnreachable, again: str = "This page tries again by itse
         '<div class="pc-banner pc-bad" role="alert"><b>The API does not answer.</b> '
         f"{escape(error.why)}, at {escape(error.url)}. {escape(again)} "
         "Runs go on without the dashboard; nothing is lost. "
-        "If it stays away, start the platform with <code>pilot up</code> or set <code>PILOT_API_URL</code>.</div>"
+        "If it stays away, start the platform with <code>./pilot up</code> or set <code>PILOT_API_URL</code>.</div>"
     )
 
 

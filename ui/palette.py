@@ -27,8 +27,7 @@ BUCKETS = {
         Bucket("evicted", "#0E9F7E", "solved, out of the pool"),
     )
 }
-# Bottom to top in stacked charts: from never tried over hard to solved.
-STACK = ("unseen", "deferred", "ready", "committed", "skipped", "evicted")
+STACK = tuple(BUCKETS)  # from left to right in bars, from bottom to top in stacked charts
 
 
 @dataclass(frozen=True)

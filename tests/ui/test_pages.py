@@ -58,6 +58,7 @@ def click(app: AppTest, key: str) -> AppTest:
 def test_no_runs_yet(api: ApiServer) -> None:
     page = html(open_page("runs"))
     assert "No runs yet" in page and "New run" in page, "an empty list tells what to do"
+    assert "./pilot run start CONFIG.yaml" in page
 
 
 def test_runs_of_every_kind(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
@@ -91,7 +92,7 @@ def test_the_api_is_away(name: str, api: ApiServer) -> None:
     api.stop()
     query = {} if name in ("runs", "new_run") else {"run": str(uuid.uuid4()), "prompt": "p0"}
     page = html(open_page(name, **query))
-    assert "The API does not answer" in page and api.url in page and "pilot up" in page
+    assert "The API does not answer" in page and api.url in page and "./pilot up" in page
     assert "Traceback" not in page
 
 
@@ -128,6 +129,7 @@ def test_stop_and_resume(api: ApiServer, running: Story) -> None:
     app = click(open_page("run", run=str(running.id)), "stop-run")
     assert running.now().state == "stopping"
     assert app.button(key="stop-run").disabled and "</i>stopping" in html(app)
+    assert not app.toast, "it would lie over the buttons"
     running.finish("stopped", "Stopped by request.")
     app = checked(app.run())
     assert "</i>stopped" in html(app) and "Stopped by request." in html(app)
@@ -163,7 +165,7 @@ def test_a_finished_run_is_not_polled(api: ApiServer, engine: sa.Engine, config:
     run.finish("succeeded", "All steps are done.")
     app = open_page("run", run=str(run.id))
     assert timers(app) == []
-    assert app.button(key="resume-run").disabled
+    assert app.button(key="resume-run").disabled and "All steps are done" in app.button(key="resume-run").help
     assert "All steps are done." in html(app)
 
 
@@ -177,8 +179,13 @@ def test_a_queued_run(api: ApiServer, engine: sa.Engine, config: dict[str, Any])
     app = open_page("run", run=str(Story(engine, config).id))
     page = html(app)
     assert "</i>queued" in page and "No step yet" in page and not app.get("vega_lite_chart")
+    assert "a worker takes it within seconds" in page
     app = click(app, "stop-run")
     assert "</i>stopped" in html(app), "a queued run is stopped at once"
+    assert ">never</span>" in html(open_page("runs"))
+    Story(engine, config | {"name": "first"}).start()
+    page = html(open_page("run", run=str(Story(engine, config).id)))
+    assert "1 run is ahead" in page
 
 
 def test_the_connection_is_lost_and_comes_back(api: ApiServer, running: Story) -> None:
@@ -292,6 +299,7 @@ def test_problems_are_told_at_the_field(api: ApiServer, preset: dict[str, Any]) 
     app = checked(app.run())
     assert ["greater than or equal to 1" in p for p in problems(app)] == [True]
     assert app.button(key="start-run").disabled and "not accepted" in app.error[0].value
+    assert r"Steps (steps)" in app.error[0].value.replace("\\", ""), "named beside the button, too"
     widget(app, "number_input", "budget.steps").set_value(5)
     app = checked(app.run())
     assert ["no such folder" in p for p in problems(app)] == [True]
@@ -301,7 +309,7 @@ def test_thresholds_in_the_wrong_order(api: ApiServer, preset: dict[str, Any]) -
     app = open_page("new_run")
     widget(app, "number_input", "method.p_lower").set_value(0.9)
     page = html(checked(app.run()))
-    assert "p_lower=0.9 is above p_upper=0.75" in page
+    assert "Too hard below (p_lower), Too easy above (p_upper): p_lower=0.9 is above p_upper=0.75" in page
 
 
 def test_the_method_chooses_the_fields(api: ApiServer, preset: dict[str, Any]) -> None:
@@ -326,6 +334,7 @@ def test_yaml_both_ways(api: ApiServer, preset: dict[str, Any]) -> None:
     assert any("unknown field" in e.value for e in app.error)
     app = checked(app.text_area(key="new.yaml").set_value("a: [1").run())
     assert "not YAML" in app.error[0].value and app.button(key="start-run").disabled
+    assert len(app.error) == 1 and not problems(app), "the problems of the text before are gone"
     app = checked(app.text_area(key="new.yaml").set_value("just words").run())
     assert "mapping" in app.error[0].value
     app = checked(app.text_area(key="new.yaml").set_value(yaml.safe_dump(shown | {"seed": 7})).run())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from api.schemas import EvaluationOut, FateCount, Ledger, RunDetail, StepOut
+from api.schemas import EvaluationOut, FateCount, Ledger, PromptRow, RunDetail, StepOut
 from pipeline.config import RunConfig
 from ui import form, health, text
 
@@ -55,6 +55,24 @@ def test_a_union_shows_the_chosen_member() -> None:
     (method,) = (g for g in make_form(method_name="grpo", reward_name="numeric") if g.title == "Method")
     assert [f.path for f in method.fields][:2] == ["method.name", "method.n"]
     assert {"grpo", "dapo", "pilot_commit"} <= set(method.fields[0].options)
+
+
+def test_problems_are_told_in_words_and_names() -> None:
+    whole = make_form()
+    assert form.about(whole, "method", "p_lower=0.9 is above p_upper=0.75") == ["method.p_lower", "method.p_upper"]
+    assert form.about(whole, "update.lr", "too small") == ["update.lr"]
+    assert form.about(whole, "method", "no such method") == ["method"]
+    assert form.name_in_words(whole, "method.p_lower") == "Too hard below (p_lower)"
+    assert form.name_in_words(whole, "wrong") == "wrong"
+
+
+def test_what_teaches_comes_first() -> None:
+    rows = [
+        PromptRow(id=str(i), text="", answer="", tags=[], bucket="committed", success_rate=rate, visits=2, rollouts=32,
+                  tokens=1, step=9)
+        for i, rate in enumerate((0.9, None, 0.45, 0.2))
+    ]  # fmt: skip
+    assert [row.id for row in health.teaching(rows)] == ["2", "3", "0", "1"]
 
 
 def test_problems_belong_to_a_group() -> None:

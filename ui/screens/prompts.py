@@ -19,7 +19,7 @@ SORTS = {
     "-step": "latest",
     "step": "longest ago",
 }
-HEAD = ("answer", "bucket", "success rate", "visits", "rollouts", "tokens", "last step")
+HEAD = ("answer", "bucket", "rate at last visit", "visits", "rollouts", "tokens", "last step")
 
 
 def render() -> None:

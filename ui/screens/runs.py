@@ -64,7 +64,7 @@ def _list(state: str | None, cursor: str | None) -> None:
             blocks.empty(
                 "No runs yet",
                 "Press <b>New run</b>, pick a preset and start it: the first buckets fill within seconds. "
-                "From a terminal, <code>pilot run CONFIG.yaml</code> does the same.",
+                "From a terminal, <code>./pilot run start CONFIG.yaml</code> does the same.",
             )
         return
     with st.container(key="runs-table", gap=None):
@@ -84,13 +84,18 @@ def _row(run: RunSummary) -> None:
             blocks.accuracy_change(run),
             blocks.of_budget(run.rollouts, run.rollouts_budget),
             blocks.bucket_bar(run.buckets),
-            text.when(run.started_at)
-            if run.started_at
-            else f'<span class="pc-faint">{escape(run.reason or "–")}</span>',
+            _started(run),
         )
         named = zip(HEAD, cells, strict=True)
         body = "".join(f'<span data-label="{name}">{cell}</span>' for name, cell in named)
         st.html(f'<div class="pc-row"><span class="pc-name-gap"></span>{body}</div>')
+
+
+def _started(run: RunSummary) -> str:
+    if run.started_at:
+        return text.when(run.started_at)
+    words = "never" if run.state in FINISHED_STATES else "not yet"
+    return f'<span class="pc-faint" title="{escape(run.reason or "")}">{words}</span>'
 
 
 def _paging(page: RunPage, cursors: list[str | None]) -> None:
