@@ -38,6 +38,7 @@ def end_with_the_tests() -> None:
         time.sleep(0.5)
     if os.getppid() == supervisor:
         os.kill(supervisor, signal.SIGTERM)
+        os.kill(supervisor, signal.SIGCONT)  # it may be suspended
     os._exit(1)
 
 
