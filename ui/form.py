@@ -43,7 +43,7 @@ LABELS = {
     "normalise_std": "Divide advantages by std", "off_policy_cap": "Off-policy cap", "path": "Model folder",
     "train": "Training prompts", "eval": "Held-out prompts", "prompt_key": "Field of the prompt",
     "answer_key": "Field of the answer", "samples": "Responses per prompt", "keep": "Keep",
-    "wall_clock_s": "Wall-clock time",
+    "wall_clock_s": "Wall-clock time", "rule": "Rollouts to keep", "advantages": "Advantages over",
 }  # fmt: skip
 UNITS = {
     "method.n": "rollouts", "method.n_pilot": "rollouts", "method.n_commit": "rollouts",

@@ -57,6 +57,14 @@ def test_a_union_shows_the_chosen_member() -> None:
     assert {"grpo", "dapo", "pilot_commit"} <= set(method.fields[0].options)
 
 
+def test_the_selection_is_chosen_beside_the_method() -> None:
+    (method,) = (g for g in make_form(selection_name="pods") if g.title == "Method")
+    labels = {f.path: f.label for f in method.fields}
+    assert labels["selection.name"] == "Selection" and labels["selection.keep"] == "Keep (rollouts)"
+    assert labels["selection.rule"] == "Rollouts to keep"
+    assert "selection.keep" not in {f.path for g in make_form(selection_name="all") for f in g.fields}
+
+
 def test_problems_are_told_in_words_and_names() -> None:
     whole = make_form()
     assert form.about(whole, "method", "p_lower=0.9 is above p_upper=0.75") == ["method.p_lower", "method.p_upper"]

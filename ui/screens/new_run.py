@@ -206,7 +206,7 @@ def _field(draft: Draft, field: Field, disabled: bool) -> None:
 
 
 def _option(name: object) -> str:
-    return text.method(str(name))
+    return {"all": "All rollouts", "pods": "PODS"}.get(str(name)) or text.method(str(name))
 
 
 def _unset(field: Field) -> str:
