@@ -52,7 +52,7 @@ class ApiUnreachable(Exception):
         self.url = url
         self.why = why
         super().__init__(
-            f"The API at {url} cannot be reached: {why}. Start the platform with `pilot up`, or check the address."
+            f"The API at {url} cannot be reached: {why}. Start the platform with `./pilot up`, or check the address."
         )
 
 

@@ -18,7 +18,7 @@ class SettingsMissing(Exception):
 
 
 class Settings(BaseSettings):
-    """DATABASE_URL and REDIS_URL are required; `pilot up` sets them.
+    """DATABASE_URL and REDIS_URL are required; `./pilot up` sets them.
 
     allowed_hosts: names that requests may address this API by (PILOT_ALLOWED_HOSTS, separated by commas; `*`
     allows every name). The default keeps out web pages that point a name of their own at this machine.
@@ -47,6 +47,6 @@ class Settings(BaseSettings):
         except ValidationError as error:
             faults = [f"{'.'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors()]
             raise SettingsMissing(
-                f"The API cannot start ({'; '.join(faults)}). `pilot up` sets these variables; otherwise set "
+                f"The API cannot start ({'; '.join(faults)}). `./pilot up` sets these variables; otherwise set "
                 "them to your Postgres and your broker, e.g. DATABASE_URL=postgresql://... and REDIS_URL=redis://..."
             ) from None

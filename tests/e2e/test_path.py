@@ -23,6 +23,7 @@ import pytest
 from api.client import ApiError, Client
 from pipeline.config import ROOT
 from pipeline.events import StepFinished, events_path, read_events
+from worker import host
 
 BUNDLED = "pipeline/bundled/"
 MARK = "PILOT_E2E"
@@ -40,7 +41,15 @@ def stack(database_url: str, broker_url: str, home: Path) -> Iterator[Client]:
     api, ui = free_port(), free_port()
     command = [sys.executable, "-m", "cli", "up", "--port-api", str(api), "--port-ui", str(ui)]
     log = (home / "up.log").open("w+")
-    up = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, MARK: str(home)})
+    parent = os.getpid()
+    up = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=log,
+        stderr=log,
+        env={**os.environ, MARK: str(home)},
+        preexec_fn=lambda: host.die_with(parent),  # when the tests are killed
+    )
     try:
         deadline = time.monotonic() + 90
         while "Ready" not in (home / "up.log").read_text():
