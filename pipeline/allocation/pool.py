@@ -20,10 +20,10 @@ class Pool:
     """Prompts 0..n-1 in a new random order every epoch, each at most once per epoch and once per training step.
 
     An evicted prompt is never handed out again (`take_evicted` is for re-tests); a ready one not until it leaves the
-    replay buffer; a deferred one is due again in the next epoch, because this epoch has passed it.
+    replay buffer; a deferred one not before the epoch in which it is due, the one after it was found too hard.
 
     The order of an epoch is a pseudo-random permutation of (seed, epoch) that is computed place by place. So neither
-    the state nor the cost of a step depends on the pool's size: one byte a prompt is all that is kept.
+    the state nor the cost of a step depends on the pool's size: five bytes a prompt are all that is kept.
     """
 
     def __init__(self, n_prompts: int, seed: int) -> None:
@@ -38,10 +38,15 @@ class Pool:
         self._postponed: list[int] = []  # the same, from the next step on
         self._taken: set[int] = set()  # in this training step
         self._code = np.zeros(n_prompts, np.uint8)
+        self._due = np.zeros(n_prompts, np.int32)  # first epoch in which a deferred prompt may be looked at again
         self.counts = dict.fromkeys(Bucket, 0) | {Bucket.UNSEEN: n_prompts}
 
     def bucket(self, prompt: int) -> Bucket:
         return _BUCKETS[int(self._code[prompt])]
+
+    def due_epoch(self, prompt: int) -> int:
+        """The first epoch in which a deferred prompt may be looked at again."""
+        return int(self._due[prompt])
 
     def move(self, prompts: Sequence[int] | Ints, bucket: Bucket) -> None:
         """Put these (distinct) prompts into a bucket."""
@@ -53,6 +58,7 @@ class Pool:
             self.counts[_BUCKETS[code]] -= int(before[code])
         self.counts[bucket] += len(index)
         self._code[index] = _CODE[bucket]
+        self._due[index] = self.epoch + 1 if bucket is Bucket.DEFERRED else 0
 
     def begin_step(self) -> None:
         self._taken.clear()
@@ -76,7 +82,7 @@ class Pool:
         out: list[int] = []
         while self._returned and len(out) < k:
             prompt = self._returned.pop(0)
-            if _IS_OPEN[self._code[prompt]]:
+            if self._is_open(np.array([prompt]))[0]:
                 self._offer(prompt, out)
         while len(out) < k:
             if self._position == self.n_prompts:
@@ -87,7 +93,7 @@ class Pool:
             # A window at a time: in a pool that is mostly evicted most of its prompts are passed over at once.
             end = min(self.n_prompts, self._position + max(512, 2 * (k - len(out))))
             prompts = self._order.at(self._position, end)
-            for place in np.flatnonzero(_IS_OPEN[self._code[prompts]]):
+            for place in np.flatnonzero(self._is_open(prompts)):
                 self._offer(int(prompts[place]), out)
                 if len(out) == k:
                     end = self._position + int(place) + 1
@@ -102,7 +108,12 @@ class Pool:
         self._taken.update(chosen)
         return chosen
 
+    def _is_open(self, prompts: Ints) -> npt.NDArray[np.bool_]:
+        is_open: npt.NDArray[np.bool_] = _IS_OPEN[self._code[prompts]] & (self._due[prompts] <= self.epoch)
+        return is_open
+
     def _any_left(self) -> bool:
+        """Whether a new epoch has a prompt that this step has not seen; by then every deferred one is due."""
         n_open = self.n_prompts - self.counts[Bucket.EVICTED] - self.counts[Bucket.READY]
         taken = np.fromiter(self._taken, np.int64, len(self._taken))
         return n_open > int(_IS_OPEN[self._code[taken]].sum())
@@ -115,7 +126,7 @@ class Pool:
             out.append(prompt)
 
     def state_dict(self) -> dict[str, Any]:
-        """Between steps only. 5 bytes per prompt that has left `unseen`."""
+        """Between steps only. 9 bytes per prompt that has left `unseen`."""
         touched = np.flatnonzero(self._code)
         return {
             "epoch": self.epoch,
@@ -124,6 +135,7 @@ class Pool:
             "postponed": list(self._postponed),
             "touched": touched.astype(np.uint32),
             "buckets": self._code[touched],
+            "due": self._due[touched],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -134,6 +146,8 @@ class Pool:
         self._taken.clear()
         self._code[:] = 0
         self._code[state["touched"]] = state["buckets"]
+        self._due[:] = 0
+        self._due[state["touched"]] = state["due"]
         tally = np.bincount(self._code, minlength=len(_BUCKETS))
         self.counts = {bucket: int(tally[code]) for bucket, code in _CODE.items()}
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.allocation.pool import Order
+from pipeline.allocation.pool import Order, Pool
+from pipeline.allocation.types import Bucket
 
 
 @settings(max_examples=100, deadline=None)
@@ -29,6 +30,18 @@ def test_orders_look_random():
     pairs = {tuple(Order(4, 0, epoch).at(0, 4).tolist()) for epoch in range(2000)}
     assert len(pairs) == 24
     with pytest.raises(ValueError, match="at least one"):
-        from pipeline.allocation.pool import Pool
-
         Pool(0, 0)
+
+
+def test_a_deferred_prompt_is_not_handed_out_before_it_is_due():
+    """Even when it was given back: too hard in this epoch means not again in this epoch."""
+    pool = Pool(10, 0)
+    pool.begin_step()
+    (first, *_) = pool.take(3)
+    pool.move([first], Bucket.DEFERRED)
+    pool.give_back(first)
+    assert pool.due_epoch(first) == 2
+    pool.begin_step()
+    assert first not in pool.take(7) and pool.epoch == 1
+    pool.begin_step()
+    assert first in pool.take(10) and pool.epoch == 2
