@@ -68,6 +68,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "PC 4+12": pilot_commit(4, 12),
     "PC 8+8": pilot_commit(8, 8),
     "PC 2+14": pilot_commit(2, 14),
+    "PC 4+4": pilot_commit(4, 4),
+    "PC 2+6": pilot_commit(2, 6),
     "PC 4+12, p_lower 0.05": pilot_commit(4, 12, p_lower=0.05),
     "PC 4+12, p_lower 0.3": pilot_commit(4, 12, p_lower=0.3),
     "PC 4+12, p_upper 0.5": pilot_commit(4, 12, p_upper=0.5),
@@ -300,10 +302,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object of figures last")
     parser.add_argument("--results", type=Path, default=ROOT / ".bench" / "rollouts_to_target.jsonl")
     parser.add_argument("--report", type=Path, help="write REPORT.md, REPORT.json and REPORT.png")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each method at its best learning rate")
+    parser.add_argument("--sweep-seeds", type=int, default=SWEEP_SEEDS, help="seeds of each learning rate of the sweep")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
     arguments = parser.parse_args()
     methods = ABLATIONS if arguments.ablations else METHODS
-    rates, sweep_seeds, seeds, rollouts = RATES, SWEEP_SEEDS, SEEDS, MOST_ROLLOUTS
+    rates, sweep_seeds, seeds, rollouts = RATES, arguments.sweep_seeds, arguments.seeds, MOST_ROLLOUTS
     if arguments.quick:
         methods = {n: methods[n] for n in list(methods)[:: len(methods) // 3]}
         rates, sweep_seeds, seeds, rollouts = (5e-4,), 1, 1, 12_000
