@@ -54,6 +54,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "GRPO n=8": grpo(8),
     "GRPO n=16": grpo(16),
     "GRPO n=32": grpo(32),
+    "GRPO n=64, accumulated": grpo(64),
     "GRPO n=16, 3x prompts": grpo(16, 3 * BATCH),
     "DAPO n=16, surplus discarded": {"method": {"name": "dapo", "n": 16, "keep_surplus": False}},
     "DAPO n=16, surplus kept": {"method": {"name": "dapo", "n": 16}},
