@@ -263,7 +263,10 @@ def tell(summary: dict[str, Any]) -> str:
             for t in TARGETS:
                 ratio, low, high = row[what][f"{t:.2f}"]
                 reached = math.isfinite(row["rollouts_to"][f"{t:.2f}"]) and ratio < 100
-                cells.append(f"{ratio:.2f} ({low:.2f}–{min(high, 99):.2f})" if reached else "–")
+                # An end of the interval where one of the two never gets there has no number.
+                low_shown = f"{low:.2f}" if low > 0.01 else "?"
+                high_shown = f"{high:.2f}" if high < 50 else "?"
+                cells.append(f"{ratio:.2f} ({low_shown}–{high_shown})" if reached else "–")
             lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "| method | variance of trained groups | share of rollouts by fate |", "|---|---|---|"]
     for name, row in summary["methods"].items():
