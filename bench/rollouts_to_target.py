@@ -78,7 +78,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "PC 4+12, binding off": pilot_commit(4, 12, binding=False),
     "PC 4+12, max_age 0": pilot_commit(4, 12, max_age=0),
     "PC 4+12, max_age 8": pilot_commit(4, 12, max_age=8),
-    "PC 4+12, all evicted tested again": pilot_commit(4, 12, retest_rate=0.3),
+    "PC 4+12, 30% of pilots re-test evicted": pilot_commit(4, 12, retest_rate=0.3),
     "PC 4+12, uncorrected pilots": pilot_commit(4, 12) | {"off_policy_cap": None},
 }
 # Rollouts of a step, roughly, so that every method is evaluated after about as many rollouts.
