@@ -170,7 +170,7 @@ class Trainer:
         fates = {fate.value: Count(rollouts=n, tokens=t) for fate, (n, t) in batch.fates.items()}
         self.spent = add((self.spent, *fates.values()))
         write_rollouts(self.run_dir, self.step, recorder.groups, self.train_set)
-        ids = [p.id for p in self.train_set.prompts]
+        prompts = self.train_set.prompts
         self.log.append(
             StepFinished(
                 step=self.step,
@@ -180,7 +180,7 @@ class Trainer:
                 buckets={bucket.value: n for bucket, n in self.allocator.bucket_counts().items()},
                 visits=[
                     VisitRecord(
-                        prompt_id=ids[v.prompt],
+                        prompt_id=prompts[v.prompt].id,
                         stage=v.stage.value,
                         n=v.n,
                         n_failed=v.n_failed,
@@ -191,7 +191,7 @@ class Trainer:
                     )
                     for v in batch.visits
                 ],
-                moves={ids[move.prompt]: move.bucket.value for move in batch.moves},
+                moves={prompts[move.prompt].id: move.bucket.value for move in batch.moves},
                 rollouts=self.spent.rollouts,
                 tokens=self.spent.tokens,
             )

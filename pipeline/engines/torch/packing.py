@@ -178,16 +178,3 @@ def run_rows(model: Qwen2, rows: Sequence[Row], temperature: float) -> TokenStat
     with torch.no_grad():
         entropy_U = -(logprobs_U_V.exp() * logprobs_U_V).sum(-1)
     return TokenStats(logprobs_U_V[prefix_N, next_N], entropy_U[prefix_N])
-
-
-def group_logprobs(
-    model: Qwen2,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[Sequence[int]]],
-    temperature: float = 1.0,
-    token_budget: int = 16384,
-) -> list[list[Tensor]]:
-    """`packed_logprobs` cut up: per group, per response, float32 [tokens of the response] with gradient."""
-    flat_T = packed_logprobs(model, prompts, responses, temperature, token_budget).logprobs
-    pieces = iter(torch.split_with_sizes(flat_T, [len(r) for group in responses for r in group]))
-    return [[next(pieces) for _ in group] for group in responses]

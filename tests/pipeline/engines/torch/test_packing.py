@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pipeline.engines.torch import model as qwen2
-from pipeline.engines.torch.packing import group_logprobs, microbatches, pack, packed_logprobs
+from pipeline.engines.torch.packing import microbatches, pack, packed_logprobs
 
 PROMPTS = [[5, 7, 9, 2], [3], [8, 8, 4, 4, 4, 6, 2], [3]]
 
@@ -27,6 +27,15 @@ def some_responses(seed: int = 0) -> list[list[list[int]]]:
     groups = [[rng.integers(2, 5, rng.integers(1, 10)).tolist() for _ in range(12)] for _ in PROMPTS]
     groups[0][:3] = [[2, 2, 3], [2, 2], [2, 2, 3]]
     return groups
+
+
+def group_logprobs(
+    model: qwen2.Qwen2, prompts: list[list[int]], responses: list[list[list[int]]]
+) -> list[list[Tensor]]:
+    """`packed_logprobs` cut up: per group, per response."""
+    flat_T = packed_logprobs(model, prompts, responses).logprobs
+    pieces = iter(torch.split_with_sizes(flat_T, [len(r) for group in responses for r in group]))
+    return [[next(pieces) for _ in group] for group in responses]
 
 
 def plain_logprobs(model: qwen2.Qwen2, prompt: list[int], response: list[int], temperature: float) -> Tensor:
