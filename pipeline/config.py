@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -234,6 +234,67 @@ class TorchEngine(Section):
     token_budget: int = Field(16384, ge=256, description="Tokens per forward pass of the update, padding included.")
 
 
+class VerlEngine(Section):
+    """verl on GPU nodes: Ray, vLLM for the rollouts, FSDP2 or Megatron for the update."""
+
+    name: Literal["verl"] = "verl"
+    device: Literal["cuda", "cpu"] = Field(
+        "cuda", description="cpu runs the whole engine on one machine without a GPU: to test it, far too slow to train."
+    )
+    nodes: Positive = Field(1, description="Machines. More than one needs ray_address.")
+    gpus_per_node: Positive = Field(8, description="GPUs used on each node; 1 when device is cpu.")
+    tensor_parallel: Positive = Field(1, description="GPUs that hold one copy of the model while sampling.")
+    gpu_memory_utilization: float = Field(
+        0.6, gt=0, lt=1, description="Share of each GPU's memory that vLLM may take while sampling."
+    )
+    max_prompt_tokens: Positive = Field(
+        1024, description="Longest prompt, chat template included. A longer one ends the run before it starts."
+    )
+    token_budget: Positive | None = Field(
+        None, description="Tokens per GPU in one forward pass of the update; unset means twice the longest sequence."
+    )
+    loggers: tuple[Literal["console", "wandb", "mlflow", "tensorboard", "file"], ...] = Field(
+        ("console",), description="verl's own loggers, beside the run's page."
+    )
+    ray_address: Annotated[str, Field(min_length=1, pattern=r"^https?://[^\s/]+/?$")] | None = Field(
+        None,
+        description="Job server of a Ray cluster. Unset starts Ray on the worker's machine.",
+        examples=["http://head-node:8265"],
+    )
+    overrides: dict[str, JsonValue] = Field(
+        {},
+        description="Any other key of verl's config, dotted, and its value. Checked by verl when the run starts.",
+        examples=["actor_rollout_ref.model.lora_rank: 32"],
+    )
+
+    @field_validator("loggers")
+    @classmethod
+    def _each_once(cls, loggers: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(loggers)) < len(loggers):
+            raise ValueError(f"{', '.join(loggers)}: name each logger once")
+        return loggers
+
+    @model_validator(mode="after")
+    def _gpus_fit(self) -> Self:
+        gpus = self.nodes * self.gpus_per_node
+        if gpus % self.tensor_parallel:
+            raise ValueError(
+                f"tensor_parallel={self.tensor_parallel} does not divide the {gpus} GPUs of nodes={self.nodes} x "
+                f"gpus_per_node={self.gpus_per_node}"
+            )
+        if self.nodes > 1 and self.ray_address is None:
+            raise ValueError(f"nodes={self.nodes} needs ray_address, the job server of a Ray cluster that spans them")
+        if self.device == "cpu" and gpus > 1:
+            raise ValueError(
+                f"device=cpu runs one training process, not nodes={self.nodes} x gpus_per_node={self.gpus_per_node}; "
+                "give 1 and 1"
+            )
+        return self
+
+
+EngineConfig = Annotated[TorchEngine | VerlEngine, Field(discriminator="name")]
+
+
 class RunConfig(Section):
     """The whole description of a run. Raises pydantic.ValidationError on anything that is not accepted."""
 
@@ -249,7 +310,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     budget: BudgetConfig = BudgetConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    engine: TorchEngine = TorchEngine()
+    engine: EngineConfig = TorchEngine()
 
     @model_validator(mode="after")
     def _selection_leaves_some_out(self) -> Self:
@@ -257,6 +318,31 @@ class RunConfig(Section):
             raise ValueError(
                 f"selection.keep={self.selection.keep} leaves nothing out of {self.method.name}'s groups of "
                 f"{self.method.group_size}; give a smaller keep, or selection.name all"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _verl_can_run_it(self) -> Self:
+        """What verl lays down for an update and the torch engine does not."""
+        engine, update = self.engine, self.update
+        if not isinstance(engine, VerlEngine):
+            return self
+        if update.batch_prompts % update.mini_batches:
+            raise ValueError(
+                f"update.mini_batches={update.mini_batches} does not divide "
+                f"update.batch_prompts={update.batch_prompts}: verl trains mini-batches of equal size"
+            )
+        if update.warmup_updates % update.mini_batches:
+            raise ValueError(
+                f"update.warmup_updates={update.warmup_updates} is not a multiple of "
+                f"update.mini_batches={update.mini_batches}: verl changes the learning rate once a step"
+            )
+        longest = engine.max_prompt_tokens + self.sampling.max_new_tokens
+        if engine.token_budget is not None and engine.token_budget < longest:
+            raise ValueError(
+                f"engine.token_budget={engine.token_budget} is below the longest sequence, "
+                f"engine.max_prompt_tokens={engine.max_prompt_tokens} + "
+                f"sampling.max_new_tokens={self.sampling.max_new_tokens} = {longest}"
             )
         return self
 
@@ -327,7 +413,7 @@ def _problem(error: Any) -> FieldProblem:
         case "union_tag_not_found":
             path.append("name")
             value, message = None, f"this field is required; one of {', '.join(names)}"
-        case "model_type" | "model_attributes_type":
+        case "model_type" | "model_attributes_type" | "dict_type":
             message = "must be a mapping of fields"
     return FieldProblem(field=".".join(path) or "config", value=value, message=message)
 

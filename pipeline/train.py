@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.allocation import Allocator, Batch, Group, Plan
 from pipeline.checkpoint import checkpoints, load_state, save_checkpoint
-from pipeline.config import RunConfig, load_config
+from pipeline.config import RunConfig, TorchEngine, load_config
 from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
@@ -68,9 +68,12 @@ class Trainer:
         self.run_dir, self.log = run_dir, log
         self.config: RunConfig = load_config(run_dir / "config.json")
         self.train_set, self.eval_set = load_run_prompts(self.config)
+        settings = self.config.engine
+        if not isinstance(settings, TorchEngine):
+            raise ValueError(f"engine.name {settings.name!r} cannot train yet; give engine.name torch")
         from pipeline.engines.torch import Engine  # here, so that a faulty config is told before torch is loaded
 
-        self.engine = Engine(self.config, self.config.engine, self.train_set.prompts)
+        self.engine = Engine(self.config, settings, self.train_set.prompts)
         self.allocator: Allocator = build_allocator(self.config, len(self.train_set))
         self.step = 0  # finished steps
         self.seconds = 0.0  # of training, all attempts

@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from ui.form import Field, fits, lookup
+from ui.form import Field, fits, lookup, written
 
 
 class Draft:
@@ -33,7 +33,7 @@ class Draft:
 
     def value(self, field: Field) -> Any:
         """What the field's widget holds; before it is drawn, what it will start with."""
-        return st.session_state.get(self.key(field.id), self.start(field))
+        return written(field, st.session_state.get(self.key(field.id), self.start(field)))
 
     def start(self, field: Field) -> Any:
         member = lookup(self.initial, f"{field.path.rpartition('.')[0]}.name")

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["text", "integer", "number", "flag", "choice"]
+import yaml
+
+Kind = Literal["text", "integer", "number", "flag", "choice", "choices", "mapping"]
 Schema = dict[str, Any]
 
 # Group -> the config's top-level keys in it, in the order of the form.
@@ -44,6 +46,8 @@ LABELS = {
     "train": "Training prompts", "eval": "Held-out prompts", "prompt_key": "Field of the prompt",
     "answer_key": "Field of the answer", "samples": "Responses per prompt", "keep": "Keep",
     "wall_clock_s": "Wall-clock time", "rule": "Rollouts to keep", "advantages": "Advantages over",
+    "gpus_per_node": "GPUs per node", "gpu_memory_utilization": "GPU memory for sampling",
+    "max_prompt_tokens": "Longest prompt", "ray_address": "Ray job server", "overrides": "Other settings of verl",
 }  # fmt: skip
 UNITS = {
     "method.n": "rollouts", "method.n_pilot": "rollouts", "method.n_commit": "rollouts",
@@ -53,7 +57,7 @@ UNITS = {
     "update.warmup_updates": "updates", "evaluation.every": "steps", "evaluation.samples": "responses",
     "budget.steps": "steps", "budget.rollouts": "rollouts", "budget.tokens": "tokens", "budget.wall_clock_s": "seconds",
     "checkpoint.every": "steps", "checkpoint.keep": "checkpoints", "engine.threads": "threads",
-    "engine.token_budget": "tokens",
+    "engine.token_budget": "tokens", "engine.tensor_parallel": "GPUs", "engine.max_prompt_tokens": "tokens",
 }  # fmt: skip
 
 
@@ -179,10 +183,27 @@ def fits(f: Field, value: Any) -> bool:
         return value in f.options
     if f.kind == "flag":
         return isinstance(value, bool)
+    if f.kind == "choices":
+        return isinstance(value, list) and all(v in f.options for v in value)
+    if f.kind == "mapping":
+        return isinstance(value, dict)
     if f.kind == "text":
         return isinstance(value, str)
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole or (f.kind == "number" and isinstance(value, float))
+
+
+def written(f: Field, value: Any) -> Any:
+    """What the field's widget holds, as the config says it. Text that is no mapping stays, for the API to name."""
+    if f.kind == "text" and f.nullable and value == "":
+        return None
+    if f.kind != "mapping" or not isinstance(value, str):
+        return value
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return value
+    return {} if parsed is None else parsed
 
 
 def _prefixes(path: str) -> Iterator[str]:
@@ -204,7 +225,7 @@ def _fields(
     node = _resolve(schema, node)
     if "oneOf" in node:
         yield from _union(schema, node, path, choice)
-    elif node.get("type") == "object":
+    elif "properties" in node:
         needed = set(node.get("required", ()))
         for name, child in node.get("properties", {}).items():
             if "const" not in child:
@@ -233,11 +254,13 @@ def _leaf(node: Schema, path: str, required: bool, variant: str) -> Field:
     if "anyOf" in node:
         nullable = any(option.get("type") == "null" for option in node["anyOf"])
         node = {**node, **next(option for option in node["anyOf"] if option.get("type") != "null")}
-    kinds: dict[str, Kind] = {"integer": "integer", "number": "number", "boolean": "flag"}
-    options = tuple(node.get("enum", ()))
+    kinds: dict[str, Kind] = {
+        "integer": "integer", "number": "number", "boolean": "flag", "array": "choices", "object": "mapping",
+    }  # fmt: skip
+    options = tuple(node.get("enum", ()) or node.get("items", {}).get("enum", ()))
     return Field(
         path=path,
-        kind="choice" if options else kinds.get(node.get("type", ""), "text"),
+        kind="choice" if "enum" in node else kinds.get(node.get("type", ""), "text"),
         help=words,
         default=default,
         nullable=nullable,

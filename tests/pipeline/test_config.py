@@ -99,3 +99,32 @@ def test_a_selection_must_leave_something_out():
     assert parse_config({**GOOD, "method": {"name": "grpo", "n": 64}, "selection": pods}).selection.keep == 16
     found = problems(method={"name": "pilot_commit", "n_pilot": 8, "n_commit": 8}, selection=pods)
     assert "selection.keep=16 leaves nothing out of pilot_commit's groups of 16" in found["config"].message
+
+
+VERL = {"name": "verl"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"engine": VERL | {"tensor_parallel": 3}}, "engine", "tensor_parallel=3 does not divide the 8 GPUs"),
+        ({"engine": VERL | {"nodes": 2}}, "engine", "nodes=2 needs ray_address"),
+        ({"engine": VERL | {"device": "cpu"}}, "engine", "device=cpu runs one training process"),
+        ({"engine": VERL | {"loggers": ["file", "file"]}}, "engine.loggers", "name each logger once"),
+        ({"engine": VERL | {"ray_address": "head:8265"}}, "engine.ray_address", "should match"),
+        ({"engine": VERL | {"overrides": 3}}, "engine.overrides", "must be a mapping"),
+        ({"engine": VERL | {"overrides": {"a": float("nan")}}}, "engine.overrides.a.float", "finite"),
+        ({"engine": VERL | {"threads": 2}}, "engine.threads", "known here: name, device, nodes"),
+        ({"engine": {"name": "jax"}}, "engine.name", "known: torch, verl"),
+        ({"engine": VERL | {"token_budget": 2047}}, "config", "longest sequence, engine.max_prompt_tokens=1024"),
+        ({"engine": VERL, "update": {"mini_batches": 3}}, "config", "verl trains mini-batches of equal size"),
+        ({"engine": VERL, "update": {"warmup_updates": 2}}, "config", "changes the learning rate once a step"),
+    ],
+)
+def test_what_the_verl_engine_refuses(changes, field, message):
+    found = problems(**changes)
+    assert message in found[field].message
+
+
+def test_the_torch_engine_takes_uneven_mini_batches():
+    assert parse_config({**GOOD, "update": {"mini_batches": 3, "warmup_updates": 2}}).update.mini_batches == 3

@@ -321,6 +321,23 @@ def test_the_method_chooses_the_fields(api: ApiServer, preset: dict[str, Any]) -
     assert "Ready to start" in app.success[0].value
 
 
+def test_the_verl_engine(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    widget(app, "selectbox", "engine.name").select("verl")
+    app = checked(app.run())
+    assert widget(app, "number_input", "engine.gpus_per_node").value == 8
+    widget(app, "text_area", "engine.overrides").set_value("actor_rollout_ref.model.lora_rank: 32")
+    widget(app, "multiselect", "engine.loggers").set_value(["console", "tensorboard"])
+    app = checked(app.run())
+    engine = yaml.safe_load(app.code[0].value)["engine"]
+    assert engine["overrides"] == {"actor_rollout_ref.model.lora_rank": 32}
+    assert engine["loggers"] == ["console", "tensorboard"] and engine["ray_address"] is None
+    assert "Ready to start" in app.success[0].value
+    widget(app, "text_area", "engine.overrides").set_value("just words")
+    app = checked(app.run())
+    assert ["must be a mapping" in p for p in problems(app)] == [True] and app.button(key="start-run").disabled
+
+
 def test_yaml_both_ways(api: ApiServer, preset: dict[str, Any]) -> None:
     app = open_page("new_run")
     widget(app, "number_input", "seed").set_value(5)

@@ -65,6 +65,31 @@ def test_the_selection_is_chosen_beside_the_method() -> None:
     assert "selection.keep" not in {f.path for g in make_form(selection_name="all") for f in g.fields}
 
 
+def test_the_engine_shows_the_chosen_members_fields() -> None:
+    (engine,) = (g for g in make_form(engine_name="verl") if g.title == "Engine")
+    fields = {f.path: f for f in engine.fields}
+    assert fields["engine.name"].options == ("torch", "verl")
+    assert (fields["engine.nodes"].label, fields["engine.gpus_per_node"].label) == ("Nodes", "GPUs per node")
+    assert fields["engine.max_prompt_tokens"].label == "Longest prompt (tokens)"
+    assert fields["engine.loggers"].kind == "choices" and "wandb" in fields["engine.loggers"].options
+    assert fields["engine.overrides"].kind == "mapping"
+    assert not any(path.startswith("engine.threads") for path in fields)
+    assert form.fits(fields["engine.loggers"], ["file"]) and not form.fits(fields["engine.loggers"], ["paper"])
+    given = {"model": {"path": "m"}, "data": {"train": "t", "eval": "e"}, "engine": {"name": "verl"}}
+    whole = RunConfig.model_validate(given).model_dump(mode="json")
+    assert form.config_of(make_form(engine_name="verl"), lambda f: form.lookup(whole, f.path, f.default)) == whole
+
+
+def test_what_a_widget_holds_becomes_what_the_config_says() -> None:
+    (engine,) = (g for g in make_form(engine_name="verl") if g.title == "Engine")
+    fields = {f.path: f for f in engine.fields}
+    overrides, address = fields["engine.overrides"], fields["engine.ray_address"]
+    assert form.written(overrides, "a.b: 1\nc: [x]") == {"a.b": 1, "c": ["x"]}
+    assert form.written(overrides, "") == {} and form.written(overrides, {"a": 1}) == {"a": 1}
+    assert form.written(overrides, "a: [") == "a: [" and form.written(overrides, "words") == "words"
+    assert form.written(address, "") is None and form.written(address, "http://h:1") == "http://h:1"
+
+
 def test_problems_are_told_in_words_and_names() -> None:
     whole = make_form()
     assert form.about(whole, "method", "p_lower=0.9 is above p_upper=0.75") == ["method.p_lower", "method.p_upper"]

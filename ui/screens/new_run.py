@@ -162,7 +162,7 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
             if path not in own:  # about a whole section
                 where = ", ".join(name_in_words([group], p) for p in about([group], path, message))
                 _problem(f"{where}: {message}")
-        wide = [f for f in group.fields if f.kind == "text"]
+        wide = [f for f in group.fields if f.kind in ("text", "choices", "mapping")]
         choices = [f for f in group.fields if f.is_variant_choice]
         flags = [f for f in group.fields if f.kind == "flag"]
         rest = [f for f in group.fields if f not in wide and f not in choices and f not in flags]
@@ -194,6 +194,13 @@ def _field(draft: Draft, field: Field, disabled: bool) -> None:
         st.toggle(label, value=bool(start), key=key, help=help_words, disabled=disabled)
     elif field.kind == "text":
         st.text_input(label, value=start or "", key=key, help=help_words, disabled=disabled, placeholder=field.example)
+    elif field.kind == "choices":
+        st.multiselect(label, field.options, default=start, key=key, help=help_words, disabled=disabled)
+    elif field.kind == "mapping":
+        st.text_area(
+            label, value=text.yaml(start) if start else "", key=key, help=help_words, disabled=disabled, height=100,
+            placeholder=field.example,
+        )  # fmt: skip
     elif field.kind == "integer":
         st.number_input(
             label, value=start, step=1, key=key, help=help_words, disabled=disabled, placeholder=_unset(field)
@@ -214,6 +221,8 @@ def _unset(field: Field) -> str:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return ", ".join(map(str, value)) or "none"
     return "unset" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
