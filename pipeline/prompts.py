@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import ConfigProblems, DataConfig, FieldProblem, RunConfig, resolve
+from pipeline.config import ConfigProblems, DataConfig, FieldProblem, RunConfig, VerlEngine, resolve
+from pipeline.engines.verl.compose import refused_overrides
 
 MAX_BYTES = 1 << 30
 SHOWN = 5  # rows named in one message
@@ -170,6 +171,8 @@ def check_model_folder(config: RunConfig) -> list[FieldProblem]:
 def preflight(config: RunConfig) -> None:
     """Check everything that a run reads before it is accepted. Raises ConfigProblems with every fault found."""
     problems = check_model_folder(config)
+    if isinstance(config.engine, VerlEngine):
+        problems += refused_overrides(config)
     try:
         load_run_prompts(config)
     except ConfigProblems as error:

@@ -37,6 +37,15 @@ def test_a_config_whose_files_are_missing_is_not_valid(api: TestClient, config: 
     assert {p["field"] for p in body["problems"]} == {"model.path", "data.eval"}
 
 
+def test_an_override_that_the_config_decides_is_named_before_the_run(api: TestClient, config: dict[str, Any]) -> None:
+    config["engine"] = {"name": "verl", "overrides": {"actor_rollout_ref.actor.optim.lr": 1, "trainer.use_v1": False}}
+    body = api.post("/api/v1/config/validate", json={"config": config}).json()
+    assert {p["field"]: p["message"] for p in body["problems"]} == {
+        "engine.overrides.actor_rollout_ref.actor.optim.lr": "is what update.lr decides; change that instead",
+        "engine.overrides.trainer.use_v1": "cannot be changed: the recipe is a trainer of verl's v1 interface",
+    }
+
+
 def test_every_preset_is_a_config(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     for preset in api.get("/api/v1/presets").json():
         RunConfig.model_validate(preset["config"])
