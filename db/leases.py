@@ -4,8 +4,8 @@ A lease is held until it expires on the database's clock. Every claim and every 
 fence, and everything that a supervisor writes is checked against the fence that it was given, so one that was
 thought dead cannot write any more, however late it wakes up.
 
-Order of locks everywhere: the run's row first, then its lease. Fences change only under the lock of the run's
-row, so that `owned` makes a whole transaction safe; `renew` touches the lease alone and never waits for a
+Order of locks everywhere: the run's row first, then its lease (and see db.slots). Fences change only under the lock of
+the run's row, so that `owned` makes a whole transaction safe; `renew` touches the lease alone and never waits for a
 long ingest.
 """
 
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from db import slots
 from db.models import Lease, Run
 
 ACTIVE_STATES = ("starting", "running", "stopping")
@@ -41,12 +42,13 @@ class Expired(NamedTuple):
 _CLAIM = sa.text(
     """
     WITH run AS (
-        SELECT id FROM runs WHERE id = :run_id AND state = 'queued' AND stop_requested_at IS NULL FOR UPDATE
+        SELECT id FROM runs WHERE id = :run_id AND state = 'queued' AND stop_requested_at IS NULL
+        FOR UPDATE
     ), lease AS (
         INSERT INTO leases AS l (run_id, fence, holder, expires_at)
         SELECT id, 1, :holder, clock_timestamp() + :ttl FROM run
         ON CONFLICT (run_id) DO UPDATE
-            SET fence = l.fence + 1, holder = excluded.holder, expires_at = excluded.expires_at
+            SET fence = l.fence + 1, holder = excluded.holder, expires_at = excluded.expires_at, seconds = 0
             WHERE l.expires_at <= clock_timestamp()
         RETURNING run_id, fence
     ), started AS (
@@ -69,12 +71,49 @@ def claim(session: Session, run_id: uuid.UUID, holder: str, ttl: dt.timedelta) -
     return None if fence is None else int(fence)
 
 
-def renew(session: Session, run_id: uuid.UUID, fence: int, ttl: dt.timedelta, *, holder: str | None = None) -> bool:
+class Claim(NamedTuple):
+    run_id: uuid.UUID
+    fence: int
+
+
+def claim_next(session: Session, host: str, holder: str, ttl: dt.timedelta) -> Claim | None:
+    """The first run of the queue that can start on this host now, taken with the slots that it needs, or None.
+
+    A run that fits the host but not what is free of it holds back the later ones that need the same kind of device:
+    else small runs would keep a large one waiting for ever. One that no slots of this host could hold is passed over.
+    """
+    here = slots.lock_host(session, host)
+    if here is None:
+        return None
+    held_back: set[str] = set()
+    for run in waiting(session):
+        if run.device in held_back or run.n_devices > here.count(run.device):
+            continue
+        if run.n_devices > here.free(run.device):
+            held_back.add(run.device)
+            continue
+        fence = claim(session, run.id, holder, ttl)
+        if fence is not None:  # else it was stopped, or another host was faster
+            slots.take(session, host, run.device, run.n_devices, run.id, fence)
+            return Claim(run.id, fence)
+    return None
+
+
+def renew(
+    session: Session,
+    run_id: uuid.UUID,
+    fence: int,
+    ttl: dt.timedelta,
+    *,
+    holder: str | None = None,
+    seconds: float = 0.0,
+) -> bool:
     """Hold the lease for another `ttl`, as `holder` if given. Returns whether a stop was asked for.
 
-    A lease that ran out while nobody took it is held again. Raises LeaseLost.
+    seconds: how long the trainer has run under this fence. A lease that ran out while nobody took it is held again.
+    Raises LeaseLost.
     """
-    values: dict[str, object] = {"expires_at": sa.func.clock_timestamp() + ttl}
+    values: dict[str, object] = {"expires_at": sa.func.clock_timestamp() + ttl, "seconds": seconds}
     if holder is not None:
         values["holder"] = holder
     stop = session.execute(
@@ -133,31 +172,23 @@ def expired(session: Session) -> list[Expired]:
     return [Expired(*row) for row in rows]
 
 
-def waiting(session: Session) -> list[uuid.UUID]:
-    """Queued runs that can be claimed, oldest first."""
+class Waiting(NamedTuple):
+    """A queued run and what it needs."""
+
+    id: uuid.UUID
+    device: str
+    n_devices: int
+
+
+def waiting(session: Session) -> list[Waiting]:
+    """Queued runs that can be claimed: those of higher priority first, then the older ones."""
     live = sa.select(Lease.run_id).where(Lease.expires_at > sa.func.clock_timestamp())
-    return list(
-        session.scalars(
-            sa.select(Run.id)
-            .where(Run.state == "queued", Run.stop_requested_at.is_(None), Run.id.not_in(live))
-            .order_by(Run.created_at, Run.id)
-        )
+    rows = session.execute(
+        sa.select(Run.id, Run.device, Run.n_devices)
+        .where(Run.state == "queued", Run.stop_requested_at.is_(None), Run.id.not_in(live))
+        .order_by(Run.priority.desc(), Run.created_at, Run.id)
     )
-
-
-def held_by(session: Session, host: str) -> int:
-    """How many live leases processes of this host hold (`holder` begins with the host's name)."""
-    return (
-        session.scalar(
-            sa.select(sa.func.count())
-            .select_from(Lease)
-            .where(
-                sa.func.split_part(Lease.holder, ":", 1) == host,
-                Lease.expires_at > sa.func.clock_timestamp(),
-            )
-        )
-        or 0
-    )
+    return [Waiting(*row) for row in rows]
 
 
 def _set(session: Session, run_id: uuid.UUID, *, fence: int) -> None:

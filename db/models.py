@@ -1,9 +1,9 @@
 """The tables. Every query on them lives in this package; nobody else writes SQL.
 
-Who owns what: the API inserts runs and asks for stops; the launcher claims leases; the supervisor that holds
-a run's lease writes attempts and everything ingested from events (datasets, prompts, step metrics, visits,
-moves, prompt states, ledger, evaluations). All times are the database's clock, in UTC, except the times of
-steps and evaluations, which are the trainer's.
+Who owns what: the API inserts runs and asks for stops; a worker announces its host's slots and claims leases with
+them; the supervisor that holds a run's lease writes attempts and everything ingested from events (datasets, prompts,
+step metrics, visits, moves, prompt states, ledger, evaluations). All times are the database's clock, in UTC, except
+the times of steps and evaluations, which are the trainer's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ FATES = (
     "buffered", "trained", "pilot_skipped", "pilot_deferred", "pilot_evicted",
     "downsampled", "stale", "discarded", "failed", "lost",
 )  # fmt: skip
+DEVICES = ("cpu", "cuda")
 
 
 def _one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
@@ -64,10 +65,19 @@ class Base(DeclarativeBase):
 
 
 class Run(Base):
-    """One run. The counters (step, rollouts, tokens, accuracies) are what has been ingested so far."""
+    """One run. The counters (step, rollouts, tokens, accuracies) are what has been ingested so far.
+
+    device, n_devices: what it needs, one CPU slot or so many GPUs of one host. priority: higher ones start first.
+    deleted_at: nobody sees it any more; a worker removes its files and rows.
+    """
 
     __tablename__ = "runs"
-    __table_args__ = (_one_of("state", RUN_STATES), Index(None, "created_at", "id"))
+    __table_args__ = (
+        _one_of("state", RUN_STATES),
+        _one_of("device", DEVICES),
+        CheckConstraint("n_devices >= 1", name="n_devices_positive"),
+        Index(None, "created_at", "id"),
+    )
 
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
     name: Mapped[str]
@@ -77,7 +87,12 @@ class Run(Base):
     model: Mapped[str]
     state: Mapped[str] = mapped_column(server_default="queued")
     reason: Mapped[str | None]  # why it is in this state, in words for a person
+    priority: Mapped[int] = mapped_column(server_default="0")
+    device: Mapped[str] = mapped_column(server_default="cpu")
+    n_devices: Mapped[int] = mapped_column(server_default="1")
+    cloned_from: Mapped[uuid.UUID | None]  # the run whose config it began with; that one may be gone
     stop_requested_at: Mapped[dt.datetime | None]
+    deleted_at: Mapped[dt.datetime | None]
     created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[dt.datetime | None]
     finished_at: Mapped[dt.datetime | None]
@@ -96,7 +111,11 @@ class Run(Base):
 
 
 class Attempt(Base):
-    """One trainer process of a run. `last_seq` is the newest event that has been ingested."""
+    """One trainer process of a run. `last_seq` is the newest event that has been ingested.
+
+    open_rollouts, open_tokens: at most what the step under way may have sampled, until it is finished.
+    seconds: how long the trainer ran, by its supervisor's count; of a running one see its lease.
+    """
 
     __tablename__ = "attempts"
 
@@ -107,6 +126,9 @@ class Attempt(Base):
     from_step: Mapped[int | None]
     saved_step: Mapped[int | None]  # of its newest checkpoint
     last_seq: Mapped[int] = mapped_column(server_default="0")
+    open_rollouts: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    open_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    seconds: Mapped[float] = mapped_column(server_default="0")
     started_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[dt.datetime | None]
     outcome: Mapped[str | None]  # succeeded, stopped, failed, lost
@@ -115,7 +137,10 @@ class Attempt(Base):
 
 
 class Lease(Base):
-    """Who may run a run. Expiry is judged on the database's clock; every claim takes a new, higher fence."""
+    """Who may run a run. Expiry is judged on the database's clock; every claim takes a new, higher fence.
+
+    seconds: how long the trainer of this fence has run. It is here, where each renewal writes anyway.
+    """
 
     __tablename__ = "leases"
 
@@ -123,6 +148,37 @@ class Lease(Base):
     fence: Mapped[int] = mapped_column(BigInteger)
     holder: Mapped[str]  # host:pid:process start time of the supervisor, for people and for clean-up
     expires_at: Mapped[dt.datetime]
+    seconds: Mapped[float] = mapped_column(server_default="0")
+
+
+class Host(Base):
+    """A host that a worker speaks for. It announces itself again and again; an announcement that ran out is no host."""
+
+    __tablename__ = "hosts"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    expires_at: Mapped[dt.datetime]
+
+
+class Slot(Base):
+    """A CPU slot or one GPU of a host, and the lease that holds it: one, or none.
+
+    device: what CUDA_VISIBLE_DEVICES calls the GPU; a CPU slot's number. offered: its host still announces it.
+    A slot is given back when all processes of its run are gone, whatever became of the lease.
+    """
+
+    __tablename__ = "slots"
+    __table_args__ = (_one_of("kind", DEVICES), Index(None, "run_id"))
+
+    host: Mapped[str] = mapped_column(ForeignKey("hosts.name", ondelete="CASCADE"), primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    device: Mapped[str]
+    label: Mapped[str]  # for people, such as "NVIDIA H200, 139 GiB"
+    offered: Mapped[bool]
+    run_id: Mapped[uuid.UUID | None]  # no foreign key: the processes of a deleted run hold it, too
+    fence: Mapped[int | None] = mapped_column(BigInteger)
+    taken_at: Mapped[dt.datetime | None]
 
 
 class Dataset(Base):

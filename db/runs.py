@@ -1,4 +1,5 @@
-"""Runs as the API sees them: create, list, look up, ask for a stop, put back into the queue.
+"""Runs as the API sees them: create, list, look up, ask for a stop, put back into the queue, delete; and in words
+where a run stands.
 
 Nothing here commits; whoever opened the session does. State changes lock the run's row first, so that a stop
 and a worker's claim of the same run happen one after the other.
@@ -11,10 +12,22 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import delete as sa_delete
+from sqlalchemy import func, select, text, tuple_
 from sqlalchemy.orm import Session
 
-from db.models import FINISHED_STATES, Attempt, Run
+from db import leases, slots
+from db.models import (
+    FINISHED_STATES,
+    Attempt,
+    Evaluation,
+    LedgerEntry,
+    PromptMove,
+    PromptState,
+    PromptVisit,
+    Run,
+    StepMetrics,
+)
 
 
 class RunNotFound(LookupError):
@@ -38,9 +51,33 @@ class RunCursor(NamedTuple):
     id: uuid.UUID
 
 
-def create(session: Session, *, name: str, config: dict[str, Any], config_digest: str, method: str, model: str) -> Run:
-    """A new run in the queue. `config` is the whole config, defaults included."""
-    run = Run(name=name, config=config, config_digest=config_digest, method=method, model=model)
+def create(
+    session: Session,
+    *,
+    name: str,
+    config: dict[str, Any],
+    config_digest: str,
+    method: str,
+    model: str,
+    device: str = "cpu",
+    n_devices: int = 1,
+    priority: int = 0,
+    cloned_from: uuid.UUID | None = None,
+) -> Run:
+    """A new run in the queue. `config` is the whole config, defaults included; device and n_devices are what its engine
+    needs (`RunConfig.engine.devices`).
+    """
+    run = Run(
+        name=name,
+        config=config,
+        config_digest=config_digest,
+        method=method,
+        model=model,
+        device=device,
+        n_devices=n_devices,
+        priority=priority,
+        cloned_from=cloned_from,
+    )
     session.add(run)
     session.flush()
     session.refresh(run)  # the server's defaults
@@ -50,7 +87,7 @@ def create(session: Session, *, name: str, config: dict[str, Any], config_digest
 def get(session: Session, run_id: uuid.UUID) -> Run:
     """Raises RunNotFound."""
     run = session.get(Run, run_id)
-    if run is None:
+    if run is None or run.deleted_at is not None:
         raise RunNotFound(run_id)
     return run
 
@@ -67,7 +104,7 @@ def page(
 
     Runs that arrive meanwhile are newer than the first page: they neither repeat nor push out a later one.
     """
-    query = select(Run).order_by(Run.created_at.desc(), Run.id.desc()).limit(limit + 1)
+    query = select(Run).where(Run.deleted_at.is_(None)).order_by(Run.created_at.desc(), Run.id.desc()).limit(limit + 1)
     if state is not None:
         query = query.where(Run.state == state)
     if after is not None:
@@ -127,8 +164,110 @@ def set_queued_reason(session: Session, run_id: uuid.UUID, reason: str) -> Run:
     return run
 
 
+def set_priority(session: Session, run_id: uuid.UUID, priority: int) -> Run:
+    """Where the run stands in the queue, now or when it is resumed. Raises RunNotFound."""
+    run = _locked(session, run_id)
+    run.priority = priority
+    session.flush()
+    return run
+
+
+def delete(session: Session, run_id: uuid.UUID) -> None:
+    """Nobody sees the run any more; a worker removes its files and rows (`purge`).
+
+    Raises RunNotFound, and WrongState unless it has ended.
+    """
+    run = _locked(session, run_id)
+    if run.state not in FINISHED_STATES:
+        raise WrongState(run.state, f"the run is {run.state}; stop it first, then delete it")
+    run.deleted_at = func.now()
+    session.flush()
+
+
+def deleted(session: Session) -> list[uuid.UUID]:
+    """Runs that are to be purged."""
+    return list(session.scalars(select(Run.id).where(Run.deleted_at.is_not(None)).order_by(Run.deleted_at)))
+
+
+def purge(session: Session, run_id: uuid.UUID, rows: int = 20_000) -> bool:
+    """Remove up to `rows` rows of a deleted run, so that a transaction stays short. Returns whether all are gone.
+
+    The prompts stay: other runs may train on the same set. Raises RunNotFound unless it is deleted.
+    """
+    if session.scalar(select(Run.id).where(Run.id == run_id, Run.deleted_at.is_not(None))) is None:
+        raise RunNotFound(run_id)
+    for table in (PromptVisit, PromptMove, PromptState, LedgerEntry, StepMetrics, Evaluation):
+        name = table.__tablename__
+        some = text(f"DELETE FROM {name} WHERE ctid IN (SELECT ctid FROM {name} WHERE run_id = :run_id LIMIT :rows)")
+        if session.execute(some, {"run_id": run_id, "rows": rows}).rowcount:  # type: ignore[attr-defined]
+            return False
+    session.execute(sa_delete(Run).where(Run.id == run_id))
+    return True
+
+
+class Standing(NamedTuple):
+    """reason: why the run is in its state. todo: what a person can do now. Both are sentences without a full stop."""
+
+    reason: str | None
+    todo: str
+
+
+_TODO = {
+    "starting": "wait: the trainer reads its prompts and loads the model",
+    "running": "stop it to end after the step under way, with a checkpoint",
+    "stopping": "wait: it ends after the step under way, with a checkpoint",
+    "stopped": "resume it to go on from its newest checkpoint, or delete it",
+    "succeeded": "clone it with a larger budget to train longer, or delete it",
+    "failed": "read its log and remove the cause, then resume it; clone it with changes if its config is the cause",
+}
+
+
+def standings(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, Standing]:
+    """Where each run stands, by its id. A queued one tells what it waits for, and how many are before it."""
+    found = {run.id: Standing(run.reason, _TODO[run.state]) for run in runs if run.state != "queued"}
+    queued = [run for run in runs if run.state == "queued"]
+    if queued:
+        hosts, queue = slots.hosts(session), leases.waiting(session)
+        for run in queued:
+            reason, todo = _waits_for(run, hosts, queue)
+            found[run.id] = Standing(f"{run.reason}; {reason}" if run.reason else reason, todo)
+    return found
+
+
+def _waits_for(run: Run, hosts: Sequence[slots.HostSlots], queue: Sequence[leases.Waiting]) -> tuple[str, str]:
+    kind, n = run.device, run.n_devices
+    if not hosts:
+        return (
+            "no worker is running that could start it",
+            "start a worker: `./pilot up`, or `python -m worker` on a host with the same DATABASE_URL and REDIS_URL",
+        )
+    largest = max(hosts, key=lambda host: host.count(kind))
+    if largest.count(kind) < n:
+        most = f"none has more than {largest.name}: {largest.count(kind)}" if largest.count(kind) else "none has any"
+        return (
+            f"it needs {_devices(kind, n)} on one host, and of {len(hosts)} with a worker {most}",
+            "start a worker on a host that has them, or stop it and clone it with an engine that needs less",
+        )
+    same = [other.id for other in queue if other.device == kind]
+    if run.id not in same:
+        return "its last processes are being ended", "wait: it starts as soon as they are gone"
+    before = same.index(run.id)
+    total, free = sum(host.count(kind) for host in hosts), sum(host.free(kind) for host in hosts)
+    ahead = f"{before} before it" if before else "it is next"
+    return (
+        f"it waits for {_devices(kind, n)} ({free} of {total} free; {ahead})",
+        "wait, raise its priority to start it earlier, or stop it",
+    )
+
+
+def _devices(kind: str, n: int) -> str:
+    if kind == "cpu":
+        return "a CPU slot" if n == 1 else f"{n} CPU slots"
+    return "a GPU" if n == 1 else f"{n} GPUs"
+
+
 def _locked(session: Session, run_id: uuid.UUID) -> Run:
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
-    if run is None:
+    if run is None or run.deleted_at is not None:
         raise RunNotFound(run_id)
     return run

@@ -119,7 +119,7 @@ def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]
             func.coalesce(func.sum(LedgerEntry.tokens), 0).cast(Run.tokens.type),
         )
         .outerjoin(LedgerEntry, LedgerEntry.run_id == Run.id)
-        .where(Run.id == run_id)
+        .where(Run.id == run_id, Run.deleted_at.is_(None))
         .group_by(Run.id, LedgerEntry.fate)
     ).all()
     if not rows:

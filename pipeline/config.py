@@ -11,7 +11,7 @@ import difflib
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
@@ -217,12 +217,27 @@ class BudgetConfig(Section):
     steps: Positive = Field(100, description="Training steps.")
     rollouts: Positive | None = Field(None, description="Training rollouts sampled.")
     tokens: Positive | None = Field(None, description="Response tokens sampled for training.")
-    wall_clock_s: float | None = Field(None, gt=0, description="Seconds of training, all attempts together.")
+    wall_clock_s: float | None = Field(
+        None, gt=0, description="Seconds that its trainers run, all attempts together, loading and evaluation included."
+    )
+    gpu_hours: float | None = Field(
+        None, gt=0, description="The same in hours, times the GPUs held; the CPU engine counts as one."
+    )
 
 
 class CheckpointConfig(Section):
     every: Positive = Field(10, description="Steps between checkpoints; the end is always saved.")
     keep: Positive = Field(2, description="Newest checkpoints kept.")
+    keep_best: int = Field(
+        1, ge=0, description="Checkpoints kept besides, those of the best sampled accuracy among the evaluated ones."
+    )
+
+
+class Devices(NamedTuple):
+    """What a run holds while it trains, all of one host: `n` GPUs, or (kind cpu) one CPU slot."""
+
+    kind: Literal["cpu", "cuda"]
+    n: int
 
 
 class TorchEngine(Section):
@@ -232,6 +247,10 @@ class TorchEngine(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Positive | None = Field(None, description="CPU threads; unset means all cores.")
     token_budget: int = Field(16384, ge=256, description="Tokens per forward pass of the update, padding included.")
+
+    @property
+    def devices(self) -> Devices:
+        return Devices(self.device, 1)
 
 
 class VerlEngine(Section):

@@ -52,7 +52,7 @@ def main() -> int:
             "--quiet",  # no banner
             "worker",
             "--pool=threads",
-            "--concurrency=1",  # launches take one another's place in line, so slots are counted right
+            "--concurrency=1",
             "--without-gossip",
             "--without-mingle",
             "--without-heartbeat",

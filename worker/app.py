@@ -1,7 +1,7 @@
 """The Celery application. A message says "look at this run"; everything that matters is in the database.
 
-So messages may be lost, doubled or late without harm: a run is claimed by one statement in Postgres, a sweep sends
-missed ones again, and a message that nobody took in time expires.
+So messages may be lost, doubled or late without harm: a run is claimed in Postgres, a sweep starts what was missed, and
+a message that nobody took in time expires.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ class BrokerUnavailable(Exception):
     """The broker cannot be reached. The message says what to do and hides the password."""
 
 
-def enqueue(run_id: uuid.UUID, *, expires_s: float | None = None) -> None:
+def enqueue(run_id: uuid.UUID) -> None:
     """Tell the workers that a run is queued. Call it after the transaction that queued it.
 
-    Should the message be lost, or the broker be away, a worker's sweep finds the run all the same.
+    Should the message be lost, or the broker be away, a worker's sweep starts the run all the same.
     Raises BrokerUnavailable.
     """
     # Imported on first use: most processes that import this module never send anything.
@@ -46,7 +46,7 @@ def enqueue(run_id: uuid.UUID, *, expires_s: float | None = None) -> None:
                 args=[str(run_id)],
                 connection=connection,
                 retry=False,
-                expires=MESSAGE_EXPIRES_S if expires_s is None else expires_s,
+                expires=MESSAGE_EXPIRES_S,
                 ignore_result=True,
             )
     except (OperationalError, RedisError, OSError, ValueError, KeyError) as error:

@@ -7,8 +7,9 @@ import uuid
 from sqlalchemy.orm import Session
 
 from db import ingest as tables
-from db import leases
+from db import leases, slots
 from pipeline.events import AttemptFinished
+from worker import host
 from worker.outcome import Death, Outcome, judge
 
 
@@ -20,10 +21,12 @@ def settle(
     *,
     exit_code: int | None = None,
     shut_down: bool = False,
+    gone: bool = True,
 ) -> Outcome:
-    """Finish the run's newest attempt, put the run into its next state and give the lease back.
+    """Finish the run's newest attempt, put the run into its next state, give back the lease and this host's slots.
 
-    The caller has ingested all events and ended all processes of the attempt. Raises LeaseLost.
+    The caller has ingested all events and ended all processes of the attempt on this host. gone: it has succeeded;
+    else the slots stay held until a sweep does. Raises LeaseLost.
     """
     run = leases.owned(session, run_id, fence)
     outcome = judge(
@@ -40,4 +43,6 @@ def settle(
         tables.finish_run(run, outcome.run, outcome.reason)
     session.flush()
     leases.release(session, run_id, fence)
+    if gone:
+        slots.free(session, host.HOST, run_id, fence)
     return outcome

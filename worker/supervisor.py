@@ -24,10 +24,10 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import DatabaseUnavailable, create_engine, leases
+from db import DatabaseUnavailable, create_engine, leases, slots
 from db import ingest as tables
 from pipeline.events import AttemptFinished
-from worker import host
+from worker import devices, host
 from worker.ingest import EventLogBroken
 from worker.outcome import Death, Outcome
 from worker.settings import APP_ROOT, Settings
@@ -98,6 +98,7 @@ class Supervisor:
         self.shut_down = threading.Event()
         self.trainer: subprocess.Popen[bytes] | None = None
         self.killed = ""  # why we killed the trainer, if we did
+        self.gone = True  # whether nothing is left of the run's processes
         self._failures = 0
         self._retry_at = 0.0
 
@@ -126,7 +127,8 @@ class Supervisor:
         Raises LeaseLost, EventLogBroken, and OSError when the run directory cannot be used.
         """
         attempt = self._persist(self._begin)
-        self.trainer = self._start_trainer(attempt)
+        held = self._persist(self._held)
+        self.trainer = self._start_trainer(attempt, held)
         tail = Tail(self.engine, self.run_id, attempt, self.fence, self.run_dir)
         try:
             self._watch(tail)
@@ -147,7 +149,11 @@ class Supervisor:
             run = leases.owned(session, self.run_id, self.fence)
             return tables.begin_attempt(session, run, self.fence, host.HOST)
 
-    def _start_trainer(self, attempt: int) -> subprocess.Popen[bytes]:
+    def _held(self) -> list[slots.Device]:
+        with Session(self.engine) as session, session.begin():
+            return slots.held(session, host.HOST, self.run_id, self.fence)
+
+    def _start_trainer(self, attempt: int, held: list[slots.Device]) -> subprocess.Popen[bytes]:
         command = list(self.settings.trainer) or [sys.executable, "-m", "pipeline", "train"]
         folder = self.run_dir / "attempts" / str(attempt)
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,6 +164,7 @@ class Supervisor:
                 cwd=APP_ROOT,
                 # The trainer knows no database, and no credentials of it.
                 env={k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
+                | devices.environment(held)
                 | {"PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -213,7 +220,8 @@ class Supervisor:
         if self.trainer is not None:  # first and by its own Popen, which keeps the exit status
             self.trainer.kill()
             self.trainer.wait()
-        if not host.kill_all_of(self.run_id, self.fence):
+        self.gone = host.kill_all_of(self.run_id, self.fence)
+        if not self.gone:
             log.error("some processes of the run could not be killed")
 
     def _death(self, code: int, attempt: int, *, early: bool) -> Death:
@@ -229,7 +237,7 @@ class Supervisor:
         code = self.trainer.returncode if self.trainer is not None else None
         shut_down = self.shut_down.is_set()
         with Session(self.engine) as session, session.begin():
-            return settle(session, self.run_id, self.fence, end, exit_code=code, shut_down=shut_down)
+            return settle(session, self.run_id, self.fence, end, exit_code=code, shut_down=shut_down, gone=self.gone)
 
     def _persist(self, action: Callable[[], T]) -> T:
         """Do it, again and again while the database is away; not for long once the platform shuts down."""

@@ -1,10 +1,13 @@
-"""The sweep: every few seconds a worker sends queued runs again that nobody took, and picks up those whose
-supervisor is gone. It needs the database only; a broker that lost everything is made good from here.
+"""The sweep: every few seconds a worker announces its host, picks up runs whose supervisor is gone, gives back slots
+whose processes are gone, starts queued runs that no message told of, and removes deleted ones.
+
+It needs the database only: a broker that is away or lost everything costs these few seconds, nothing else.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 import uuid
@@ -13,11 +16,10 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import DatabaseUnavailable, leases
+from db import DatabaseUnavailable, leases, runs, slots
 from worker import host, tasks
 from worker.ingest import EventLogBroken
 from worker.outcome import Death
-from worker.queue import BrokerUnavailable, enqueue
 from worker.settings import Settings
 from worker.settle import settle
 from worker.tail import Tail
@@ -25,6 +27,9 @@ from worker.tail import Tail
 log = logging.getLogger(__name__)
 
 _OTHER_HOST_PATIENCE_S: Final = 120.0
+_PURGES_PER_SWEEP: Final = (
+    20  # transactions; the next sweep goes on, so that no run waits for a large one to be removed
+)
 
 
 class Sweep:
@@ -39,8 +44,6 @@ class Sweep:
         tasks.collect()
         with Session(self._engine) as session, session.begin():
             expired = leases.expired(session)
-            waiting = leases.waiting(session)
-            free = self._settings.slots - leases.held_by(session, host.HOST)
         now = time.monotonic()
         self._expired_since = {(e.run_id, e.fence): self._expired_since.get((e.run_id, e.fence), now) for e in expired}
         for lease in expired:
@@ -49,12 +52,9 @@ class Sweep:
                     self._recover(lease)
                 except sa.exc.OperationalError as error:  # a lock that is held: the other runs need not wait
                     log.warning("run %s could not be recovered yet: %s", lease.run_id, error)
-        for run_id in waiting[: max(0, free)]:
-            try:
-                enqueue(run_id, expires_s=self._settings.sweep_s * 2)
-            except BrokerUnavailable as error:
-                log.warning("%s", error)
-                break
+        self._free_slots()
+        tasks.launch_waiting(self._settings)
+        self._purge()
 
     def _patience_s(self, lease: leases.Expired) -> float:
         if not host.is_here(lease.holder):
@@ -88,6 +88,34 @@ class Sweep:
             outcome = settle(session, lease.run_id, fence, tail.finished or end, shut_down=shut_down)
         log.warning("run %s is %s: %s", lease.run_id, outcome.run, outcome.reason)
 
+    def _free_slots(self) -> None:
+        """Of holders whose lease is not theirs any more: nobody else makes sure that their processes are gone."""
+        with Session(self._engine) as session, session.begin():
+            stale = slots.stale(session, host.HOST)
+        for run_id, fence in stale:
+            if not host.kill_all_of(run_id, fence):
+                log.error("processes of run %s cannot be killed; its slots stay held", run_id)
+                continue
+            with Session(self._engine) as session, session.begin():
+                slots.free(session, host.HOST, run_id, fence)
+
+    def _purge(self) -> None:
+        """Files first, and rows in small transactions: whatever is cut short is gone on with by the next sweep."""
+        with Session(self._engine) as session, session.begin():
+            deleted = runs.deleted(session)
+        for run_id in deleted:
+            try:
+                shutil.rmtree(self._settings.run_dir(run_id))
+            except FileNotFoundError:
+                pass  # it never started, or another worker was faster
+            except OSError as error:
+                log.warning("the files of the deleted run %s cannot be removed: %s", run_id, error)
+                continue
+            for _ in range(_PURGES_PER_SWEEP):
+                with Session(self._engine) as session, session.begin():
+                    if runs.purge(session, run_id):
+                        break
+
 
 class SweepThread(threading.Thread):
     """Sweeps until it is told to end."""
@@ -99,13 +127,15 @@ class SweepThread(threading.Thread):
 
     def run(self) -> None:
         sweep = Sweep(tasks.engine(), self._settings)
-        while not self._end.wait(self._settings.sweep_s):
+        while True:
             try:
                 sweep.once()
             except DatabaseUnavailable as error:
                 log.warning("no sweep: %s", error)
             except Exception:  # whatever it is, the next sweep is due
                 log.exception("the sweep failed")
+            if self._end.wait(self._settings.sweep_s):
+                return
 
     def stop(self) -> None:
         self._end.set()

@@ -1,4 +1,4 @@
-"""What a worker does with a message: claim the run, start its supervisor, and be free again within seconds."""
+"""What a worker does with a message: claim what can start here, start the supervisors, be free again within seconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from functools import cache
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import DatabaseUnavailable, create_engine, leases
+from db import DatabaseUnavailable, create_engine, leases, slots
 from worker import host
 from worker.app import LAUNCH, app
+from worker.devices import devices
 from worker.settings import APP_ROOT, Settings
 
 log = logging.getLogger(__name__)
@@ -31,20 +32,23 @@ def engine() -> sa.Engine:
 
 @app.task(name=LAUNCH)  # type: ignore[untyped-decorator]
 def launch(run_id: str) -> None:
-    """Start a queued run, if it still is one and this host has a free slot; otherwise do nothing."""
-    settings = Settings.from_environment()
-    run = uuid.UUID(run_id)
+    """There is a new run in the queue: start what can start now, which need not be that one."""
     try:
-        with Session(engine()) as session, session.begin():
-            if leases.held_by(session, host.HOST) >= settings.slots:
-                return  # the sweep sends it again when one is free
-            ttl = dt.timedelta(seconds=settings.lease_ttl_s)
-            fence = leases.claim(session, run, host.holder(), ttl)
+        launch_waiting(Settings.from_environment())
     except DatabaseUnavailable as error:
         log.warning("run %s was not launched, the sweep tries again: %s", run_id, error)
-        return
-    if fence is not None:
-        start_supervisor(run, fence, settings)
+
+
+def launch_waiting(settings: Settings) -> None:
+    """Start runs in the order of the queue until nothing more fits into this host. Raises DatabaseUnavailable."""
+    ttl = dt.timedelta(seconds=settings.lease_ttl_s)
+    while True:
+        with Session(engine()) as session, session.begin():
+            slots.announce(session, host.HOST, devices(settings), ttl)
+            claim = leases.claim_next(session, host.HOST, host.holder(), ttl)
+        if claim is None:
+            return
+        start_supervisor(claim.run_id, claim.fence, settings)
 
 
 def start_supervisor(run_id: uuid.UUID, fence: int, settings: Settings) -> None:

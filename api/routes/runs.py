@@ -57,6 +57,8 @@ def create_run(body: RunCreate, session: Writing, response: Response) -> RunDeta
             config_digest=config.digest(),
             method=config.method.name,
             model=config.model.path,
+            device=config.engine.devices.kind,
+            n_devices=config.engine.devices.n,
         )
         created = run_detail(run, [])
     response.headers["Location"] = f"{router.prefix}/{created.id}"

@@ -31,12 +31,11 @@ def state(session: Session, run_id: uuid.UUID) -> str | None:
 
 def test_claim_takes_a_queued_run_once(session: Session) -> None:
     run_id = new_run(session)
-    assert leases.waiting(session) == [run_id]
+    assert [waiting.id for waiting in leases.waiting(session)] == [run_id]
     assert leases.claim(session, run_id, "a:1:1", TTL) == 1
     assert state(session, run_id) == "starting"
     assert leases.claim(session, run_id, "b:1:1", TTL) is None
     assert leases.waiting(session) == []
-    assert (leases.held_by(session, "a"), leases.held_by(session, "b")) == (1, 0)
 
 
 def test_only_a_queued_run_with_a_free_lease_can_be_claimed(session: Session) -> None:

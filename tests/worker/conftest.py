@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import runs
+from db import runs, slots
 from db.models import Attempt, LedgerEntry, PromptVisit, Run, StepMetrics
 from worker import host
 from worker.settings import APP_ROOT, Settings
@@ -35,10 +36,15 @@ class Stage:
     def settings(self) -> Settings:
         return Settings.from_environment()
 
-    def new_run(self, *, steps: int = 5, step_s: float = 0.02) -> uuid.UUID:
+    def new_run(self, *, steps: int = 5, step_s: float = 0.02, gpus: int = 0, **values: Any) -> uuid.UUID:
+        """gpus: how many it needs; 0 is a CPU slot. values: of `runs.create`."""
+        needs = {"device": "cuda", "n_devices": gpus} if gpus else {}
         with Session(self.engine) as session, session.begin():
             config = {"steps": steps, "step_s": step_s}
-            return runs.create(session, name="r", config=config, config_digest="d", method="grpo", model="m").id
+            run = runs.create(
+                session, name="r", config=config, config_digest="d", method="grpo", model="m", **needs, **values
+            )
+            return run.id
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         tests = os.getpid()
@@ -95,6 +101,12 @@ class Stage:
         assert sorted(steps) == list(range(1, run.step + 1))
         assert visits == 2 * run.step
         assert int(spent or 0) == run.rollouts
+
+    def free_slots(self) -> dict[str, int]:
+        """Free slots of this host, by kind."""
+        with Session(self.engine) as session:
+            (here,) = slots.hosts(session)
+            return {kind: here.free(kind) for kind in ("cpu", "cuda")}
 
     def processes_of(self, run_id: uuid.UUID) -> list[psutil.Process]:
         """Everything that works for the run, found without the code under test."""

@@ -29,6 +29,7 @@ config = json.loads((run_dir / "config.json").read_text())
 saved = run_dir / "saved"  # stands for the checkpoints: the last step saved
 
 assert "DATABASE_URL" not in os.environ and "REDIS_URL" not in os.environ
+(run_dir / "devices").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
 tests, supervisor = int(os.environ["PILOT_TEST_PID"]), os.getppid()
 
 

@@ -12,7 +12,8 @@ import redis
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db.models import Lease
+from db import runs
+from db.models import Lease, Run
 from tests.worker.conftest import Stage
 from worker.queue import BrokerUnavailable, enqueue
 
@@ -51,6 +52,56 @@ def test_runs_wait_for_a_free_slot(stage: Stage, monkeypatch: pytest.MonkeyPatch
     stage.wait_for_state(second, "succeeded")
 
 
+def test_each_trainer_sees_the_gpus_that_its_run_holds_and_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOT_SLOTS", "1")
+    monkeypatch.setenv("PILOT_GPUS", "0,2,MIG-7")
+    gpus = [stage.new_run(gpus=n, steps=40, step_s=0.05, priority=-i) for i, n in enumerate((2, 1, 2))]
+    cpu, too_large = stage.new_run(), stage.new_run(gpus=4, priority=9)
+    stage.start("-m", "worker")
+    for run_id in gpus[:2]:
+        stage.wait_for(run_id, lambda run: run.step >= 1)
+    assert stage.free_slots()["cuda"] == 0
+    assert stage.run(gpus[2]).state == "queued"
+    with Session(stage.engine) as session:
+        standing = runs.standings(session, [session.get_one(Run, too_large)])[too_large]
+    assert "needs 4 GPUs on one host" in (standing.reason or "") and "none has more than" in (standing.reason or "")
+    for run_id in (*gpus, cpu):
+        stage.wait_for_state(run_id, "succeeded")
+    seen = [(stage.settings.run_dir(run_id) / "devices").read_text() for run_id in (*gpus, cpu)]
+    assert seen == ["0,2", "MIG-7", "0,2", ""]
+    assert stage.free_slots() == {"cpu": 1, "cuda": 3}
+
+
+def test_runs_start_without_any_broker(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = stage.start("-m", "worker")  # whose sweep begins once it has reached the broker
+    first = stage.new_run(steps=2)
+    stage.wait_for_state(first, "succeeded")
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    second = stage.new_run(steps=2)
+    with pytest.raises(BrokerUnavailable):
+        enqueue(second)
+    stage.wait_for_state(second, "succeeded")
+    assert worker.poll() is None
+
+
+def test_a_deleted_runs_files_and_rows_go(stage: Stage) -> None:
+    run_id = stage.new_run()
+    stage.start("-m", "worker")
+    stage.wait_for_state(run_id, "succeeded")
+    folder = stage.settings.run_dir(run_id)
+    assert folder.is_dir()
+    with Session(stage.engine) as session, session.begin():
+        runs.delete(session, run_id)
+    deadline = time.monotonic() + 30
+    with Session(stage.engine) as session:
+        while session.scalar(sa.select(sa.func.count()).select_from(Run)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert not folder.exists()
+
+
 def test_a_run_whose_supervisor_was_killed_goes_on(stage: Stage) -> None:
     run_id = stage.new_run(steps=120, step_s=0.05)
     stage.start("-m", "worker")
@@ -66,6 +117,7 @@ def test_a_run_whose_supervisor_was_killed_goes_on(stage: Stage) -> None:
     assert second.from_step == first.saved_step
     assert run.step == 120
     stage.check_books(run_id)
+    assert stage.free_slots()["cpu"] == stage.settings.slots
 
 
 def test_a_hanging_supervisor_is_replaced_and_its_trainer_with_it(
@@ -114,7 +166,7 @@ def test_an_unusable_broker_address(url: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_messages_wait_in_one_list_and_expire(broker_url: str) -> None:
-    enqueue(uuid.uuid4(), expires_s=60)
+    enqueue(uuid.uuid4())
     with redis.Redis.from_url(broker_url) as client:
         (message,) = client.lrange("pilot", 0, -1)
     assert b'"expires": "2' in message
