@@ -234,7 +234,7 @@ class CheckpointConfig(Section):
 
 
 class Devices(NamedTuple):
-    """What a run holds while it trains, all of one host: `n` GPUs, or (kind cpu) one CPU slot."""
+    """What a run holds of the host that it is started on: `n` GPUs, or (kind cpu) one CPU slot."""
 
     kind: Literal["cpu", "cuda"]
     n: int
@@ -251,6 +251,11 @@ class TorchEngine(Section):
     @property
     def devices(self) -> Devices:
         return Devices(self.device, 1)
+
+    @property
+    def n_gpus(self) -> int:
+        """For budget.gpu_hours; the CPU counts as one."""
+        return 1
 
 
 class VerlEngine(Section):
@@ -285,6 +290,16 @@ class VerlEngine(Section):
         description="Any other key of verl's config, dotted, and its value. Checked by verl when the run starts.",
         examples=["actor_rollout_ref.model.lora_rank: 32"],
     )
+
+    @property
+    def devices(self) -> Devices:
+        """The GPUs of a Ray cluster are Ray's to give; here it holds a CPU slot for the process that asks for them."""
+        return Devices("cpu", 1) if self.ray_address else Devices(self.device, self.gpus_per_node)
+
+    @property
+    def n_gpus(self) -> int:
+        """For budget.gpu_hours; the CPU counts as one."""
+        return self.nodes * self.gpus_per_node
 
     @field_validator("loggers")
     @classmethod

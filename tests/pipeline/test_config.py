@@ -128,3 +128,18 @@ def test_what_the_verl_engine_refuses(changes, field, message):
 
 def test_the_torch_engine_takes_uneven_mini_batches():
     assert parse_config({**GOOD, "update": {"mini_batches": 3, "warmup_updates": 2}}).update.mini_batches == 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "devices", "n_gpus"),
+    [
+        ({"name": "torch"}, ("cpu", 1), 1),
+        ({"name": "torch", "device": "cuda"}, ("cuda", 1), 1),
+        ({"name": "verl", "gpus_per_node": 4}, ("cuda", 4), 4),
+        ({"name": "verl", "gpus_per_node": 1, "device": "cpu"}, ("cpu", 1), 1),
+        ({"name": "verl", "nodes": 2, "gpus_per_node": 4, "ray_address": "http://head:8265"}, ("cpu", 1), 8),
+    ],
+)
+def test_what_an_engine_holds_of_its_host(engine, devices, n_gpus):
+    config = parse_config({**GOOD, "engine": engine})
+    assert (config.engine.devices, config.engine.n_gpus) == (devices, n_gpus)
