@@ -1,12 +1,17 @@
 """Rollouts to target: how many rollouts each method samples until held-out accuracy first reaches a target.
 
     python -m bench.rollouts_to_target [--quick] [--json] [--results FILE] [--report docs/rollouts_to_target] [--jobs 2]
+                                       [--pool extreme] [--plain-advantages] [--ablations] [--only METHOD ...]
 
 Every method trains the bundled policy on the bundled task with the real trainer: the same optimiser, the same two
 updates a step, the same evaluation every 4,000 rollouts or so, until 100,000 rollouts are sampled. First each method
 sweeps the learning rate with two seeds; then its best one (fewest rollouts to the middle target) gets four more. GRPO
-and PODS sweep n as well. Rollouts are the measure; seconds are printed too, but sampling on a prefix tree makes a
-rollout cheaper the more of them a prompt gets, so they say little about other engines.
+and PODS sweep n as well. Rollouts are the measure. Seconds are processor seconds of sampling, rewards and updates on
+one thread, so other work on the machine does not count; but sampling on a prefix tree makes a rollout cheaper the more
+of them a prompt gets, so they say little about other engines.
+
+`--pool` trains on a part of the bundled prompts with another mix of hard, middling and easy ones, held-out prompts
+unchanged. `--plain-advantages` leaves out the division by the standard deviation.
 
 Results are kept in a JSON-lines file, one line a run, so a stopped sweep goes on where it was.
 """
@@ -16,19 +21,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
+import multiprocessing
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.allocation import Fate
-from pipeline.config import ROOT, presets
-from pipeline.events import EvaluationFinished, StepFinished, events_path, read_events
+from pipeline.config import ROOT, parse_config, presets
+from pipeline.events import AttemptFinished, EvaluationFinished, StepFinished, events_path, read_events
+from pipeline.prompts import load_run_prompts
+from pipeline.train import main as train
 
 TARGETS = (0.50, 0.54, 0.57, 0.59)
 MIDDLE = 0.57
@@ -60,27 +68,31 @@ METHODS: dict[str, dict[str, Any]] = {
     "DAPO n=16, surplus kept": {"method": {"name": "dapo", "n": 16}},
     "PODS 32 -> 8": grpo(32) | pods(8),
     "PODS 64 -> 16": grpo(64) | pods(16),
-    "Pilot-Commit 8+24": pilot_commit(8, 24),
+    "Pilot-Commit 4+4": pilot_commit(4, 4),
     "Pilot-Commit 4+12": pilot_commit(4, 12),
+    "Pilot-Commit 4+12, 30% re-tests": pilot_commit(4, 12, retest_rate=0.3),
     "Pilot-Commit 4+28": pilot_commit(4, 28),
+    "Pilot-Commit 8+24": pilot_commit(8, 24),
     "Pilot-Commit 8+24, PODS -> 16": pilot_commit(8, 24) | pods(16),
 }
+# With four pilots p is a multiple of 1/4: p_lower 0.25 is the same rule as 0.125, and p_upper 0.9 as 0.75.
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "PC 4+12": pilot_commit(4, 12),
-    "PC 8+8": pilot_commit(8, 8),
-    "PC 2+14": pilot_commit(2, 14),
-    "PC 4+4": pilot_commit(4, 4),
-    "PC 2+6": pilot_commit(2, 6),
-    "PC 4+12, p_lower 0.05": pilot_commit(4, 12, p_lower=0.05),
-    "PC 4+12, p_lower 0.3": pilot_commit(4, 12, p_lower=0.3),
-    "PC 4+12, p_upper 0.5": pilot_commit(4, 12, p_upper=0.5),
-    "PC 4+12, p_upper 0.9": pilot_commit(4, 12, p_upper=0.9),
-    "PC 4+12, binding off": pilot_commit(4, 12, binding=False),
-    "PC 4+12, max_age 0": pilot_commit(4, 12, max_age=0),
-    "PC 4+12, max_age 8": pilot_commit(4, 12, max_age=8),
-    "PC 4+12, 30% of pilots re-test evicted": pilot_commit(4, 12, retest_rate=0.3),
-    "PC 4+12, uncorrected pilots": pilot_commit(4, 12) | {"off_policy_cap": None},
+    "Pilot-Commit 4+12": pilot_commit(4, 12),
+    "Pilot-Commit 8+8": pilot_commit(8, 8),
+    "Pilot-Commit 2+14": pilot_commit(2, 14),
+    "Pilot-Commit 4+4": pilot_commit(4, 4),
+    "Pilot-Commit 2+6": pilot_commit(2, 6),
+    "Pilot-Commit 4+12, p_lower 0": pilot_commit(4, 12, p_lower=0.0),
+    "Pilot-Commit 4+12, p_lower 0.3": pilot_commit(4, 12, p_lower=0.3),
+    "Pilot-Commit 4+12, p_upper 0.5": pilot_commit(4, 12, p_upper=0.5),
+    "Pilot-Commit 4+12, binding off": pilot_commit(4, 12, binding=False),
+    "Pilot-Commit 4+12, max_age 0": pilot_commit(4, 12, max_age=0),
+    "Pilot-Commit 4+12, max_age 8": pilot_commit(4, 12, max_age=8),
+    "Pilot-Commit 4+12, 30% re-tests": pilot_commit(4, 12, retest_rate=0.3),
+    "Pilot-Commit 4+12, uncorrected pilots": pilot_commit(4, 12) | {"off_policy_cap": None},
 }
+# Prompts of a pool by success rate before training: p <= 1/32, 0.125 <= p <= 0.75, p >= 15/16.
+POOLS: dict[str, tuple[int, int, int]] = {"extreme": (500, 200, 300), "scarce": (550, 100, 350)}
 # Rollouts of a step, roughly, so that every method is evaluated after about as many rollouts.
 PER_PASS = {"grpo": lambda m, b: b * m["n"], "dapo": lambda m, b: 2.0 * b * m["n"],
             "pilot_commit": lambda m, b: b * (m["n_commit"] + 2.5 * m["n_pilot"])}  # fmt: skip
@@ -91,11 +103,11 @@ def config(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dic
     method, batch = settings["method"], settings.get("batch_prompts", BATCH)
     every = max(1, round(EVALUATE_EVERY / PER_PASS[method["name"]](method, batch)))
     update = base["update"] | {"lr": lr, "batch_prompts": batch}
-    if "off_policy_cap" in settings:
-        update["off_policy_cap"] = settings["off_policy_cap"]
+    update |= {k: settings[k] for k in ("off_policy_cap", "normalise_std") if k in settings}
     return base | {
         "name": "bench",
         "seed": seed,
+        "data": base["data"] | settings.get("data", {}),
         "method": method,
         "selection": settings.get("selection", {"name": "all"}),
         "update": update,
@@ -106,14 +118,32 @@ def config(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dic
     }
 
 
+def write_pool(counts: tuple[int, int, int], path: Path) -> None:
+    """A JSONL file with that many hard, middling and easy prompts of the bundled ones, by 64 rollouts of each."""
+    from pipeline.engines.torch import Engine
+
+    settings = parse_config(config(METHODS["GRPO n=8"], 1.0, 0, 1))
+    prompts = load_run_prompts(settings)[0].prompts
+    p, _ = Engine(settings, settings.engine, prompts).accuracy(prompts, 64, 1.0, greedy=False, step=0)
+    rng = np.random.default_rng(0)
+    kinds = [np.flatnonzero(kind) for kind in (p <= 1 / 32, (p >= 0.125) & (p <= 0.75), p >= 15 / 16)]
+    chosen = [prompts[i] for kind, n in zip(kinds, counts, strict=True) for i in rng.choice(kind, n, replace=False)]
+    rows = [{"prompt": prompt.text, "answer": prompt.answer, "tags": list(prompt.tags)} for prompt in chosen]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def run(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dict[str, Any]:
-    """One run through the trainer process, as what the report needs of it. Raises CalledProcessError."""
+    """One run of the trainer, as what the report needs of it. Changes this process' clock, so it wants one of its own.
+
+    Raises RuntimeError with the trainer's reason when the run fails."""
+    time.perf_counter = time.process_time  # the trainer's seconds are then processor seconds
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "config.json").write_text(json.dumps(config(settings, lr, seed, rollouts)))
-        command = [sys.executable, "-m", "pipeline", "train", str(folder)]
-        subprocess.run(command, cwd=ROOT, check=True)
+        train(folder, 1)
         events = [event for event, _ in read_events(events_path(folder, 1))]
+    if isinstance(events[-1], AttemptFinished) and events[-1].outcome == "failed":
+        raise RuntimeError(events[-1].reason)
     steps = [e for e in events if isinstance(e, StepFinished)]
     began = steps[0].time
     at_step = {e.step: e for e in steps}
@@ -154,10 +184,10 @@ def first_reached(curve: list[dict[str, float]], target: float, what: str = "rol
 
 
 class Results:
-    """Finished runs by (method, lr, seed, rollouts), in memory and on disk."""
+    """Finished runs by (method, lr, seed, rollouts) under one condition, in memory and on disk."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, condition: str) -> None:
+        self.path, self.condition = path, condition
         self.found: dict[str, dict[str, Any]] = {}
         if path.exists():
             for line in path.read_text().splitlines():
@@ -165,32 +195,34 @@ class Results:
                 self.found[row["key"]] = row
 
     def ensure(self, wanted: Iterable[tuple[str, dict[str, Any], float, int]], rollouts: int, jobs: int) -> None:
-        """Run what is missing, `jobs` side by side."""
+        """Run what is missing, `jobs` side by side, each in a process forked from one that has loaded torch."""
         missing = [w for w in wanted if self.key(*w[:1], *w[2:], rollouts) not in self.found]
-
-        def one(item: tuple[str, dict[str, Any], float, int]) -> None:
-            name, settings, lr, seed = item
-            row = {"key": self.key(name, lr, seed, rollouts), **run(settings, lr, seed, rollouts)}
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            self.found[row["key"]] = row
-            reached = first_reached(row["curve"], MIDDLE)
-            print(f"  {name}, lr {lr:g}, seed {seed}: {MIDDLE:.0%} after {shown(reached)} rollouts", flush=True)
-
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(one, missing))
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(["pipeline.engines.torch"])
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        pool = ProcessPoolExecutor(jobs, mp_context=server, max_tasks_per_child=1)
+        try:
+            running = {pool.submit(run, *w[1:], rollouts): w for w in missing}
+            for future in as_completed(running):
+                name, _, lr, seed = running[future]
+                row = {"key": self.key(name, lr, seed, rollouts), **future.result()}
+                with self.path.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                self.found[row["key"]] = row
+                reached = first_reached(row["curve"], MIDDLE)
+                print(f"  {name}, lr {lr:g}, seed {seed}: {MIDDLE:.0%} after {shown(reached)} rollouts", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def of(self, name: str, lr: float, seeds: int, rollouts: int) -> list[dict[str, Any]]:
         return [self.found[self.key(name, lr, seed, rollouts)] for seed in range(seeds)]
 
-    @staticmethod
-    def key(name: str, lr: float, seed: int, rollouts: int) -> str:
-        return f"{name} | lr {lr:g} | seed {seed} | {rollouts}"
+    def key(self, name: str, lr: float, seed: int, rollouts: int) -> str:
+        return f"{name} | lr {lr:g} | seed {seed} | {rollouts} | {self.condition}"
 
 
-def shown(value: float) -> str:
-    return f"{value / 1000:.1f}k" if math.isfinite(value) else "never"
+def shown(value: float | None) -> str:
+    return f"{value / 1000:.1f}k" if value is not None and math.isfinite(value) else "never"
 
 
 def interval(mine: list[float], theirs: list[float]) -> tuple[float, float, float]:
@@ -203,80 +235,95 @@ def interval(mine: list[float], theirs: list[float]) -> tuple[float, float, floa
     return float(np.median(b) / np.median(a)), float(low), float(high)
 
 
+def group_size(settings: dict[str, Any]) -> int:
+    method = settings["method"]
+    return int(method["n_pilot"] + method["n_commit"] if method["name"] == "pilot_commit" else method["n"])
+
+
 def summarise(
     results: Results, methods: dict[str, Any], best: dict[str, float], seeds: int, rollouts: int
 ) -> dict[str, Any]:
-    """Everything that the report shows, as one JSON object."""
+    """Everything that the report shows, as one JSON object. A target that the median never reaches is null."""
     runs = {name: results.of(name, best[name], seeds, rollouts) for name in methods}
     reach = {n: {t: [first_reached(r["curve"], t) for r in rs] for t in TARGETS} for n, rs in runs.items()}
     grpos = [n for n in methods if n.startswith("GRPO")]
-    base_grpo = min(grpos, key=lambda n: np.median(reach[n][MIDDLE]), default=None)
-    base_dapo = next((n for n in methods if n.startswith("DAPO") and "discarded" in n), None)
+    best_grpo = min(grpos, key=lambda n: np.median(reach[n][MIDDLE]), default=None)
+    dapos = {w: next((n for n in methods if n.startswith("DAPO") and w in n), None) for w in ("discarded", "kept")}
+
+    def median(values: Iterable[float]) -> float | None:
+        value = float(np.nanmedian(list(values)))
+        return value if math.isfinite(value) else None
+
     table = {}
     for name, rs in runs.items():
         sampled = sum(sum(r["fates"].values()) for r in rs)
+        same_n = f"GRPO n={group_size(methods[name])}"
+        bases = {"best GRPO": best_grpo, "GRPO of the same n": same_n if same_n in methods else None,
+                 "DAPO, discards": dapos["discarded"], "DAPO, keeps": dapos["kept"]}  # fmt: skip
         table[name] = {
             "lr": best[name],
-            "rollouts_to": {f"{t:.2f}": float(np.median(reach[name][t])) for t in TARGETS},
-            "tokens_to": float(np.median([first_reached(r["curve"], MIDDLE, "tokens") for r in rs])),
-            "seconds_to": float(np.median([first_reached(r["curve"], MIDDLE, "seconds") for r in rs])),
-            "against_grpo": {f"{t:.2f}": interval(reach[name][t], reach[base_grpo][t]) for t in TARGETS}
-            if base_grpo
-            else {},
-            "against_dapo": {f"{t:.2f}": interval(reach[name][t], reach[base_dapo][t]) for t in TARGETS}
-            if base_dapo
-            else {},
+            "rollouts_to": {f"{t:.2f}": median(reach[name][t]) for t in TARGETS},
+            "tokens_to": median(first_reached(r["curve"], MIDDLE, "tokens") for r in rs),
+            "cpu_seconds_to": median(first_reached(r["curve"], MIDDLE, "seconds") for r in rs),
+            "fewer_than": {
+                what: {f"{t:.2f}": interval(reach[name][t], reach[base][t]) for t in TARGETS}
+                for what, base in bases.items()
+                if base and base != name
+            },
             "reward_variance": float(np.mean([r["reward_variance"] for r in rs])),
             "fates": {
                 f: sum(r["fates"].get(f, 0) for r in rs) / sampled for f in sorted({f for r in rs for f in r["fates"]})
             },
-            "final_sampled": float(np.median([r["curve"][-1]["sampled"] for r in rs])),
-            "final_greedy": float(np.median([r["curve"][-1]["greedy"] for r in rs])),
+            "final_sampled": median(r["curve"][-1]["sampled"] for r in rs),
+            "final_greedy": median(r["curve"][-1]["greedy"] for r in rs),
         }
-    return {"seeds": seeds, "rollouts": rollouts, "best_grpo": base_grpo, "dapo": base_dapo, "methods": table}
+    return {"seeds": seeds, "rollouts": rollouts, "best_grpo": best_grpo, "methods": table}
 
 
 def tell(summary: dict[str, Any]) -> str:
     """The summary as Markdown tables."""
+    methods = summary["methods"]
+    compared = [b for b in ("best GRPO", "GRPO of the same n", "DAPO, discards", "DAPO, keeps")
+                if any(b in row["fewer_than"] for row in methods.values())]  # fmt: skip
     lines = [
         f"Medians of {summary['seeds']} seeds at each method's best learning rate, {summary['rollouts']:,} rollouts.",
         "",
-        "| method | lr | "
-        + " | ".join(f"to {t:.0%}" for t in TARGETS)
-        + f" | tokens to {MIDDLE:.0%} | seconds | end |",
+        "| method | lr | " + " | ".join(f"to {t:.0%}" for t in TARGETS) + f" | tokens to {MIDDLE:.0%} | CPU s | end |",
         "|---|---|" + "---|" * (len(TARGETS) + 3),
     ]
-    for name, row in summary["methods"].items():
+    for name, row in methods.items():
         cells = [shown(row["rollouts_to"][f"{t:.2f}"]) for t in TARGETS]
-        seconds = f"{row['seconds_to']:.1f}" if math.isfinite(row["seconds_to"]) else "never"
+        seconds = f"{row['cpu_seconds_to']:.1f}" if row["cpu_seconds_to"] is not None else "never"
         lines.append(
             f"| {name} | {row['lr']:g} | {' | '.join(cells)} | {shown(row['tokens_to'])} | {seconds} | "
             f"{row['final_sampled']:.1%} |"
         )
-    for what, base in (("against_grpo", summary["best_grpo"]), ("against_dapo", summary["dapo"])):
-        if not base:
-            continue
-        lines += ["", f"Times fewer rollouts than {base} (95% bootstrap interval; above 1 is better):", ""]
-        lines += ["| method | " + " | ".join(f"to {t:.0%}" for t in TARGETS) + " |", "|---|" + "---|" * len(TARGETS)]
-        for name, row in summary["methods"].items():
-            cells = []
-            for t in TARGETS:
-                ratio, low, high = row[what][f"{t:.2f}"]
-                reached = math.isfinite(row["rollouts_to"][f"{t:.2f}"]) and ratio < 100
-                # An end of the interval where one of the two never gets there has no number.
-                low_shown = f"{low:.2f}" if low > 0.01 else "?"
-                high_shown = f"{high:.2f}" if high < 50 else "?"
-                cells.append(f"{ratio:.2f} ({low_shown}–{high_shown})" if reached else "–")
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+    for target in (t for t in TARGETS if t >= MIDDLE):
+        if not compared:
+            break
+        lines += ["", f"Times fewer rollouts to {target:.0%} (95% bootstrap interval; above 1 is better):", ""]
+        bases = [f"{b} ({summary['best_grpo'].removeprefix('GRPO ')})" if b == "best GRPO" else b for b in compared]
+        lines += ["| method | than " + " | than ".join(bases) + " |", "|---|" + "---|" * len(compared)]
+        for name, row in methods.items():
+            reached = row["rollouts_to"][f"{target:.2f}"] is not None
+            ratios = [row["fewer_than"].get(base, {}).get(f"{target:.2f}") for base in compared]
+            lines.append(f"| {name} | {' | '.join(ratio(*r) if r and reached else '–' for r in ratios)} |")
     lines += ["", "| method | variance of trained groups | share of rollouts by fate |", "|---|---|---|"]
-    for name, row in summary["methods"].items():
+    for name, row in methods.items():
         shares = sorted(row["fates"].items(), key=lambda fate: -fate[1])
-        fates = ", ".join(f"{fate} {share:.0%}" for fate, share in shares)
+        fates = ", ".join(f"{fate} {share:.0%}" for fate, share in shares if share >= 0.005)
         lines.append(f"| {name} | {row['reward_variance']:.3f} | {fates} |")
     return "\n".join(lines)
 
 
-def plot(results: Results, summary: dict[str, Any], path: Path) -> None:
+def ratio(value: float, low: float, high: float) -> str:
+    """A ratio with its interval; an end where one of the two never gets there has no number."""
+    if value > 100:
+        return "the other never does"
+    return f"{value:.2f} ({f'{low:.2f}' if low > 0.01 else '?'}–{f'{high:.2f}' if high < 50 else '?'})"
+
+
+def plot(results: Results, summary: dict[str, Any], condition: str, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -292,7 +339,7 @@ def plot(results: Results, summary: dict[str, Any], path: Path) -> None:
         style = "-" if name.startswith("Pilot") else ":" if name.startswith("DAPO") else "--"
         axes.plot(grid / 1000, 100 * np.median(curves, axis=0), style, color=f"C{i % 10}", label=name, linewidth=1.4)
     axes.set(xlabel="rollouts sampled (thousands)", ylabel="held-out sampled accuracy, avg@4 (%)",
-             title=f"Accuracy over rollouts, median of {summary['seeds']} seeds")  # fmt: skip
+             title=f"Accuracy over rollouts, {condition}, median of {summary['seeds']} seeds")  # fmt: skip
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7, ncol=2, loc="lower right")
     figure.tight_layout()
@@ -303,45 +350,59 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three methods, one seed, 12,000 rollouts")
     parser.add_argument("--ablations", action="store_true", help="Pilot-Commit's parts, at learning rate 5e-4")
+    parser.add_argument("--pool", choices=("bundled", *POOLS), default="bundled", help="which prompts to train on")
+    parser.add_argument("--plain-advantages", action="store_true", help="no division by the standard deviation")
+    parser.add_argument("--only", nargs="+", metavar="METHOD", help="these methods, by their names in the table")
     parser.add_argument("--json", action="store_true", help="one JSON object of figures last")
     parser.add_argument("--results", type=Path, default=ROOT / ".bench" / "rollouts_to_target.jsonl")
-    parser.add_argument("--report", type=Path, help="write REPORT.md, REPORT.json and REPORT.png")
+    parser.add_argument("--report", type=Path, help="write REPORT.json, beside what it holds already, and REPORT.png")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates of the sweep")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each method at its best learning rate")
     parser.add_argument("--sweep-seeds", type=int, default=SWEEP_SEEDS, help="seeds of each learning rate of the sweep")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
     arguments = parser.parse_args()
     methods = ABLATIONS if arguments.ablations else METHODS
-    rates, sweep_seeds, seeds, rollouts = RATES, arguments.sweep_seeds, arguments.seeds, MOST_ROLLOUTS
+    rates, sweep_seeds, seeds, rollouts = arguments.rates, arguments.sweep_seeds, arguments.seeds, MOST_ROLLOUTS
     if arguments.quick:
         methods = {n: methods[n] for n in list(methods)[:: len(methods) // 3]}
         rates, sweep_seeds, seeds, rollouts = (5e-4,), 1, 1, 12_000
     if arguments.ablations:
         rates = (5e-4,)
-    results = Results(arguments.results)
-    results.ensure(
-        [(n, s, lr, seed) for seed in range(sweep_seeds) for lr in rates for n, s in methods.items()],
-        rollouts,
-        arguments.jobs,
-    )
-    best = {
-        name: min(
-            rates,
-            key=lambda lr: (
-                np.median([first_reached(r["curve"], MIDDLE) for r in results.of(name, lr, sweep_seeds, rollouts)]),
-                -np.mean([r["curve"][-1]["sampled"] for r in results.of(name, lr, sweep_seeds, rollouts)]),
-            ),
-        )
-        for name in methods
-    }
-    results.ensure(
-        [(n, s, best[n], seed) for seed in range(seeds) for n, s in methods.items()], rollouts, arguments.jobs
-    )
+    if arguments.only:
+        if unknown := [n for n in arguments.only if n not in methods]:
+            parser.error(f"--only: no method {unknown[0]!r}; there are {', '.join(methods)}")
+        methods = {n: methods[n] for n in arguments.only}
+    condition = f"{arguments.pool} pool{', plain advantages' if arguments.plain_advantages else ''}"
+    results = Results(arguments.results, condition)
+    if arguments.plain_advantages:
+        methods = {n: s | {"normalise_std": False} for n, s in methods.items()}
+    if arguments.pool != "bundled":
+        pool = arguments.results.with_suffix(f".{arguments.pool}.jsonl").resolve()
+        if not pool.exists():
+            pool.parent.mkdir(parents=True, exist_ok=True)
+            write_pool(POOLS[arguments.pool], pool)
+        methods = {n: s | {"data": {"train": str(pool)}} for n, s in methods.items()}
+    sweep = [(n, s, lr, seed) for seed in range(sweep_seeds) for lr in rates for n, s in methods.items()]
+    results.ensure(sweep, rollouts, arguments.jobs)
+
+    def reached(name: str, lr: float) -> tuple[float, float]:
+        """Rollouts to the middle target; where none gets there, the better end is the better rate."""
+        runs = results.of(name, lr, sweep_seeds, rollouts)
+        to_middle = np.median([first_reached(r["curve"], MIDDLE) for r in runs])
+        return float(to_middle), -float(np.mean([r["curve"][-1]["sampled"] for r in runs]))
+
+    best = {name: min(rates, key=lambda lr: reached(name, lr)) for name in methods}
+    finals = [(n, s, best[n], seed) for seed in range(seeds) for n, s in methods.items()]
+    results.ensure(finals, rollouts, arguments.jobs)
     summary = summarise(results, methods, best, seeds, rollouts)
     print(tell(summary))
     if arguments.report:
-        arguments.report.with_suffix(".md").write_text(tell(summary) + "\n")
-        arguments.report.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n")
-        plot(results, summary, arguments.report.with_suffix(".png"))
+        path = arguments.report.with_suffix(".json")
+        report = json.loads(path.read_text()) if path.exists() else {}
+        report["ablations" if arguments.ablations else condition] = summary
+        path.write_text(json.dumps(report, indent=1) + "\n")
+        if not arguments.ablations:
+            plot(results, summary, condition, arguments.report.with_suffix(".png"))
     if arguments.json:
         print(json.dumps(summary))
     return 0
