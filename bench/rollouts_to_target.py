@@ -1,7 +1,7 @@
 """Rollouts to target: how many rollouts each method samples until held-out accuracy first reaches a target.
 
     python -m bench.rollouts_to_target [--quick] [--json] [--results FILE] [--report docs/rollouts_to_target] [--jobs 2]
-                                       [--pool extreme] [--plain-advantages] [--ablations] [--only METHOD ...]
+                                       [--pool middle-20] [--plain-advantages] [--ablations] [--only METHOD ...]
 
 Every method trains the bundled policy on the bundled task with the real trainer: the same optimiser, the same two
 updates a step, the same evaluation every 4,000 rollouts or so, until 100,000 rollouts are sampled. First each method
@@ -10,8 +10,8 @@ and PODS sweep n as well. Rollouts are the measure. Seconds are processor second
 one thread, so other work on the machine does not count; but sampling on a prefix tree makes a rollout cheaper the more
 of them a prompt gets, so they say little about other engines.
 
-`--pool` trains on a part of the bundled prompts with another mix of hard, middling and easy ones, held-out prompts
-unchanged. `--plain-advantages` leaves out the division by the standard deviation.
+`--pool` dilutes the bundled prompts that carry a signal with hard and with solved ones; what is held out stays as it is.
+`--plain-advantages` leaves out the division by the standard deviation.
 
 Results are kept in a JSON-lines file, one line a run, so a stopped sweep goes on where it was.
 """
@@ -22,6 +22,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import random
 import sys
 import tempfile
 import time
@@ -35,7 +36,7 @@ import numpy as np
 from pipeline.allocation import Fate
 from pipeline.config import ROOT, parse_config, presets
 from pipeline.events import AttemptFinished, EvaluationFinished, StepFinished, events_path, read_events
-from pipeline.prompts import load_run_prompts
+from pipeline.prompts import Prompt, load_run_prompts, prompt_id
 from pipeline.train import main as train
 
 TARGETS = (0.50, 0.54, 0.57, 0.59)
@@ -91,8 +92,9 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "Pilot-Commit 4+12, 30% re-tests": pilot_commit(4, 12, retest_rate=0.3),
     "Pilot-Commit 4+12, uncorrected pilots": pilot_commit(4, 12) | {"off_policy_cap": None},
 }
-# Prompts of a pool by success rate before training: p <= 1/32, 0.125 <= p <= 0.75, p >= 15/16.
-POOLS: dict[str, tuple[int, int, int]] = {"extreme": (500, 200, 300), "scarce": (550, 100, 350)}
+# Prompts of a pool by success rate before training: p <= 1/32, 0.125 <= p <= 0.75, p >= 15/16. The bundled one has 43%
+# in the middle; 9,000 prompts are enough that none comes twice before tens of thousands of rollouts.
+POOLS: dict[str, tuple[int, int, int]] = {"middle-20": (4500, 1800, 2700), "middle-10": (5400, 900, 2700)}
 # Rollouts of a step, roughly, so that every method is evaluated after about as many rollouts.
 PER_PASS = {"grpo": lambda m, b: b * m["n"], "dapo": lambda m, b: 2.0 * b * m["n"],
             "pilot_commit": lambda m, b: b * (m["n_commit"] + 2.5 * m["n_pilot"])}  # fmt: skip
@@ -119,15 +121,26 @@ def config(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dic
 
 
 def write_pool(counts: tuple[int, int, int], path: Path) -> None:
-    """A JSONL file with that many hard, middling and easy prompts of the bundled ones, by 64 rollouts of each."""
+    """A JSONL file with that many hard, middling and solved prompts. The middling ones are bundled prompts; of the others
+    the bundled ones are too few, so more are generated, and 32 rollouts of each tell what it is."""
+    from pipeline.bundled.make_prompts import generate
     from pipeline.engines.torch import Engine
 
     settings = parse_config(config(METHODS["GRPO n=8"], 1.0, 0, 1))
-    prompts = load_run_prompts(settings)[0].prompts
-    p, _ = Engine(settings, settings.engine, prompts).accuracy(prompts, 64, 1.0, greedy=False, step=0)
+    bundled, held_out = load_run_prompts(settings)
+    prompts = {prompt.text: prompt for prompt in bundled.prompts}
+    draws = random.Random(0)
+    for kind in (("mul", "3"), ("chain", "3"), ("add", "1"), ("add", "2"), ("sub", "1"), ("sub", "2"), ("chain", "1")):
+        for text, answer, *_ in (generate(*kind, draws) for _ in range(10_000)):
+            prompts.setdefault(text, Prompt(prompt_id(text, answer), text, answer, kind))
+    for prompt in held_out.prompts:
+        prompts.pop(prompt.text, None)
+    candidates = list(prompts.values())
+    p, _ = Engine(settings, settings.engine, candidates).accuracy(candidates, 32, 1.0, greedy=False, step=0)
+    is_bundled = np.arange(len(candidates)) < len(bundled)
     rng = np.random.default_rng(0)
-    kinds = [np.flatnonzero(kind) for kind in (p <= 1 / 32, (p >= 0.125) & (p <= 0.75), p >= 15 / 16)]
-    chosen = [prompts[i] for kind, n in zip(kinds, counts, strict=True) for i in rng.choice(kind, n, replace=False)]
+    kinds = [np.flatnonzero(w) for w in (p <= 1 / 32, (p >= 0.125) & (p <= 0.75) & is_bundled, p >= 15 / 16)]
+    chosen = [candidates[i] for w, n in zip(kinds, counts, strict=True) for i in rng.choice(w, n, replace=False)]
     rows = [{"prompt": prompt.text, "answer": prompt.answer, "tags": list(prompt.tags)} for prompt in chosen]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
