@@ -10,7 +10,7 @@ and PODS sweep n as well. Rollouts are the measure. Seconds are processor second
 one thread, so other work on the machine does not count; but sampling on a prefix tree makes a rollout cheaper the more
 of them a prompt gets, so they say little about other engines.
 
-`--pool` dilutes the bundled prompts that carry a signal with hard and with solved ones; what is held out stays as it is.
+`--pool` dilutes the bundled prompts that carry a signal with hard and with solved ones; the held-out ones stay.
 `--plain-advantages` leaves out the division by the standard deviation.
 
 Results are kept in a JSON-lines file, one line a run, so a stopped sweep goes on where it was.
@@ -121,8 +121,8 @@ def config(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dic
 
 
 def write_pool(counts: tuple[int, int, int], path: Path) -> None:
-    """A JSONL file with that many hard, middling and solved prompts. The middling ones are bundled prompts; of the others
-    the bundled ones are too few, so more are generated, and 32 rollouts of each tell what it is."""
+    """A JSONL file with that many hard, middling and solved prompts. The middling ones are bundled prompts; of the
+    others there are too few bundled ones, so more are generated, and 32 rollouts of each tell what it is."""
     from pipeline.bundled.make_prompts import generate
     from pipeline.engines.torch import Engine
 
