@@ -209,7 +209,7 @@ class Results:
 
     def ensure(self, wanted: Iterable[tuple[str, dict[str, Any], float, int]], rollouts: int, jobs: int) -> None:
         """Run what is missing, `jobs` side by side, each in a process forked from one that has loaded torch."""
-        missing = [w for w in wanted if self.key(*w[:1], *w[2:], rollouts) not in self.found]
+        missing = [w for w in wanted if self.key(w[0], w[2], w[3], rollouts) not in self.found]
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(["pipeline.engines.torch"])
         self.path.parent.mkdir(parents=True, exist_ok=True)
