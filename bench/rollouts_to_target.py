@@ -372,10 +372,11 @@ def main() -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates of the sweep")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each method at its best learning rate")
     parser.add_argument("--sweep-seeds", type=int, default=SWEEP_SEEDS, help="seeds of each learning rate of the sweep")
+    parser.add_argument("--rollouts", type=int, default=MOST_ROLLOUTS, help="where a run ends")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one thread each")
     arguments = parser.parse_args()
     methods = ABLATIONS if arguments.ablations else METHODS
-    rates, sweep_seeds, seeds, rollouts = arguments.rates, arguments.sweep_seeds, arguments.seeds, MOST_ROLLOUTS
+    rates, sweep_seeds, seeds, rollouts = arguments.rates, arguments.sweep_seeds, arguments.seeds, arguments.rollouts
     if arguments.quick:
         methods = {n: methods[n] for n in list(methods)[:: len(methods) // 3]}
         rates, sweep_seeds, seeds, rollouts = (5e-4,), 1, 1, 12_000
