@@ -133,7 +133,15 @@ ANSWERS: dict[str, Any] = {
         "config": None,
         "problems": [{"field": "seed", "value": -1, "message": "Input should be greater than or equal to 0"}],
     },
-    "list_presets": [{"name": "demo", "title": "Demo", "description": "A few minutes on a CPU.", "config": _CONFIG}],
+    "list_presets": [
+        {
+            "name": "demo",
+            "group": "",
+            "title": "Demo",
+            "description": "A few minutes on a CPU.",
+            "config": _CONFIG,
+        }
+    ],
     "get_health": {"status": "ok", "checks": {"api": "ok"}},
     "get_readiness": {"status": "ok", "checks": {"database": "ok", "migrations": "ok", "broker": "ok"}},
 }

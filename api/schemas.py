@@ -215,6 +215,7 @@ class PromptHistory(BaseModel):
 
 class Preset(BaseModel):
     name: str
+    group: str = Field(description="The paper that the preset repeats; empty for demos.")
     title: str
     description: str
     config: dict[str, Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,7 +63,7 @@ def watch(run_id: RunArgument) -> None:
 
 @runs.command("start")
 def run_start(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="A run config, or a preset's file.")],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="The file of a run config, or a preset's name.")],
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
     ] = None,
@@ -78,6 +77,16 @@ def run_start(
         print(f"Run {created.name!r} is {created.state}: {created.id}", flush=True)
         if follow:
             raise typer.Exit(_watch(client, str(created.id)))
+
+
+@runs.command("presets")
+def run_presets() -> None:
+    """List the shipped configs to start from."""
+    from cli.failure import told
+    from cli.run import presets_listed
+
+    with _client() as client, told():
+        print(presets_listed(client.presets()))
 
 
 @runs.command("list")

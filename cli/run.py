@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from api.client import Client
-from api.schemas import RunDetail, RunSummary
+from api.schemas import Preset, RunDetail, RunSummary
 from cli.failure import WRONG_USE, Failure, told
 from cli.watch import accuracy, bucket_words, ending, run_of
 
+LIST_PRESETS = "`./pilot run presets` lists them."
 
-def start(client: Client, config: Path, changes: list[str]) -> RunDetail:
-    """Create a run from a YAML or JSON file with `key.path=value` changes. Raises Failure."""
-    data = read_config(config)
+
+def start(client: Client, config: str, changes: list[str]) -> RunDetail:
+    """Create a run from a YAML or JSON file, or a preset's name, with `key.path=value` changes. Raises Failure."""
+    path = Path(config)
+    is_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
+    data = read_config(path) if is_file else preset(client, config)
     for change in changes:
         set_value(data, change)
     with told():
         return client.create_run(data)
+
+
+def preset(client: Client, name: str) -> dict[str, Any]:
+    """The config of the shipped preset. Raises Failure."""
+    with told():
+        found = {p.name: p.config for p in client.presets()}
+    if name not in found:
+        close = difflib.get_close_matches(name, found, n=3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise Failure(f"There is neither a file nor a preset {name!r}.{hint} {LIST_PRESETS}", WRONG_USE)
+    return found[name]
+
+
+def presets_listed(presets: list[Preset]) -> str:
+    """Names and titles by group, a preset a line."""
+    width = max((len(p.name) for p in presets), default=0)
+    lines: list[str] = []
+    for group in dict.fromkeys(p.group for p in presets):
+        lines += ["", f"{group}:"] if group else []
+        lines += [f"{p.name:<{width}}  {p.title}" for p in presets if p.group == group]
+    return "\n".join(lines)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -31,6 +57,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise Failure(f"{path} cannot be read: {error.strerror}. Give the path of a run config.", WRONG_USE) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Failure(f"{path} is not YAML or JSON: {error}", WRONG_USE) from None
+    if isinstance(data, dict) and "runs" in data and "settings" in data:
+        raise Failure(f"{path} holds several presets; start one by its name. {LIST_PRESETS}", WRONG_USE)
     if isinstance(data, dict) and isinstance(data.get("config"), dict):
         data = data["config"]  # a preset: its title and description are for lists
     if not isinstance(data, dict):

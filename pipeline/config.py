@@ -57,6 +57,13 @@ class ExactReward(Section):
     name: Literal["exact"] = "exact"
 
 
+class BoxedReward(Section):
+    """1 when the last \\boxed{} of the response equals the reference answer: the same LaTeX but for its spelling, or
+    the same number."""
+
+    name: Literal["boxed"] = "boxed"
+
+
 class NumericReward(Section):
     """1 when the last number of the response lies within the tolerance of the reference answer, else 0."""
 
@@ -64,7 +71,7 @@ class NumericReward(Section):
     tolerance: float = Field(1e-6, ge=0, description="Largest accepted distance, relative to max(1, |answer|).")
 
 
-RewardConfig = Annotated[ExactReward | NumericReward, Field(discriminator="name")]
+RewardConfig = Annotated[ExactReward | NumericReward | BoxedReward, Field(discriminator="name")]
 
 
 class GrpoMethod(Section):
@@ -488,9 +495,29 @@ def resolve(path: str) -> Path:
 
 
 def presets() -> list[dict[str, Any]]:
-    """The shipped presets, each {name, title, description, config}; every config is a valid RunConfig."""
-    found = []
+    """The shipped presets, each {name, group, title, description, config}; every config is a valid RunConfig.
+
+    A file in pipeline/presets/ is one preset, or a family: `runs` names which of its `settings` go with which of its
+    `methods`. Each pair is a preset; its config is the family's, changed by the setting's, changed by the method's.
+    """
+    found: list[dict[str, Any]] = []
     for path in sorted((ROOT / "pipeline" / "presets").glob("*.yaml"), key=lambda p: p.stem):
-        text = yaml.safe_load(path.read_text(encoding="utf-8"))
-        found.append({"name": path.stem, **text})
+        file = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "runs" not in file:
+            found.append({"name": path.stem, "group": "", **file})
+        for setting, methods in file.get("runs", {}).items():
+            for method in methods:
+                name, one, other = f"{setting}-{method}", file["settings"][setting], file["methods"][method]
+                config = merge(merge(merge({"name": name}, file["config"]), one["config"]), other["config"])
+                title = f"{one['title']}, {other['title']}"
+                found.append(
+                    {"name": name, "group": file["group"], "title": title, "description": one["description"]}
+                    | {"config": config}
+                )
     return found
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `changes` in place of its own, section by section."""
+    both = {key: merge(base[key], changes[key]) for key in base.keys() & changes.keys() if isinstance(base[key], dict)}
+    return base | changes | both

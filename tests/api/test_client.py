@@ -17,11 +17,12 @@ from api.app import create_app
 from api.client import ApiError, ApiUnreachable, Client
 from api.settings import Settings
 from tests.api.rows import add, add_prompts, add_run, state, step
+from tests.api.through import Through
 
 
 @pytest.fixture
 def client(api: TestClient) -> Client:
-    return Client("http://127.0.0.1", transport=api._transport)
+    return Client("http://127.0.0.1", transport=Through(api))
 
 
 def test_every_call(client: Client, engine: sa.Engine, config: dict[str, Any]) -> None:
@@ -66,7 +67,7 @@ def test_a_refusal_tells_what_and_where(client: Client) -> None:
 def test_not_ready_is_an_answer_not_an_error(database_url: str) -> None:
     app = create_app(Settings(database_url=database_url, redis_url="redis://127.0.0.1:1"))
     with TestClient(app, "http://127.0.0.1") as server:
-        health = Client("http://127.0.0.1", transport=server._transport).readyz()
+        health = Client("http://127.0.0.1", transport=Through(server)).readyz()
     assert (health.status, health.checks["database"]) == ("unavailable", "ok")
     assert "REDIS_URL" in health.checks["broker"]
 

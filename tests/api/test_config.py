@@ -49,7 +49,7 @@ def test_an_override_that_the_config_decides_is_named_before_the_run(api: TestCl
 def test_every_preset_is_a_config(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     for preset in api.get("/api/v1/presets").json():
         RunConfig.model_validate(preset["config"])
-    shipped = [{"name": "a", "title": "A", "description": "d", "config": {"seed": 1}}]
+    shipped = [{"name": "a", "group": "", "title": "A", "description": "d", "config": {"seed": 1}}]
     monkeypatch.setattr("api.routes.config.presets", lambda: shipped)
     assert api.get("/api/v1/presets").json() == shipped
 

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
+from api.app import create_app
+from api.client import Client
+from api.settings import Settings
 from cli import place
 from cli.failure import Failure
-from cli.run import read_config, set_value
+from cli.run import preset, presets_listed, read_config, set_value, start
+from tests.api.through import Through
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOWHERE = "00000000-0000-0000-0000-000000000000"
@@ -105,3 +110,19 @@ def test_config_file_refused(text: str, words: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(Failure, match=words):
         read_config(path)
+
+
+def test_presets_by_name(database_url: str, broker_url: str, tmp_path: Path) -> None:
+    settings = Settings(database_url=database_url, redis_url=broker_url)
+    with TestClient(create_app(settings), "http://127.0.0.1") as application:
+        client = Client("http://127.0.0.1", transport=Through(application))
+        listed = presets_listed(client.presets())
+        assert "\nPilot-Commit paper:\n" in listed and "qwen3-8b-polaris-grpo-64 " in listed
+        assert start(client, "demo", ["name=mine", "budget.steps=3"]).name == "mine"
+        assert preset(client, "qwen3-8b-polaris-grpo-64")["method"] == {"name": "grpo", "n": 64}
+        with pytest.raises(Failure, match="Did you mean .*qwen3-8b-polaris-grpo-64.*run presets"):
+            start(client, "qwen3-8b-polaris-grpo", [])
+        with pytest.raises(Failure, match="holds several presets"):
+            start(client, str(CHECKOUT / "pipeline/presets/paper-pods.yaml"), [])
+        with pytest.raises(Failure, match="cannot be read"):
+            start(client, str(tmp_path / "absent"), [])

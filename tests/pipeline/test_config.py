@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from pipeline.config import ConfigProblems, load_config, parse_config, presets
+from pipeline.config import ConfigProblems, load_config, merge, parse_config, presets
 
 GOOD = {"model": {"path": "m"}, "data": {"train": "a.jsonl", "eval": "b.jsonl"}}
 
@@ -88,10 +88,32 @@ def test_digest_changes_with_what_decides_the_run():
 
 def test_every_preset_is_a_valid_config():
     found = presets()
-    assert {"demo", "demo-grpo"} <= {p["name"] for p in found}
+    names = [p["name"] for p in found]
+    assert {"demo", "demo-grpo"} <= set(names) and len(names) == len(set(names))
     for preset in found:
         assert preset["title"] and preset["description"]
         parse_config(preset["config"])
+
+
+def test_a_family_of_presets_is_its_settings_with_its_methods():
+    found = {p["name"]: p for p in presets()}
+    preset = found["qwen2.5-math-1.5b-deepmath-pilot-commit-32-96"]
+    assert preset["title"] == "Qwen2.5-Math-1.5B on DeepMath-103K, Pilot-Commit 32 + 96"
+    assert "8 GPUs" in preset["description"] and preset["group"] == "Pilot-Commit paper"
+    config = parse_config(preset["config"])
+    assert (config.method.n_pilot, config.method.n_commit, config.update.batch_prompts) == (32, 96, 128)
+    assert config.update.batch_prompts // config.update.mini_batches == 32 and config.sampling.max_new_tokens == 8192
+    assert (config.update.lr, config.update.clip_low, config.update.clip_high) == (1e-6, 0.2, 0.28)
+    assert config.engine.name == "verl" and config.evaluation.every == 5 and config.name == preset["name"]
+    assert found["qwen3-14b-polaris-dapo-16"]["config"]["method"] == {"name": "dapo", "n": 16, "keep_surplus": False}
+    pods = parse_config(found["qwen2.5-3b-math-pods-32-8"]["config"])
+    assert (pods.method.n, pods.selection.keep) == (32, 8)
+
+
+def test_merged_section_by_section():
+    base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert merge(base, {"a": {"c": {"f": 4}}, "e": 5}) == {"a": {"b": 1, "c": {"d": 2, "f": 4}}, "e": 5}
+    assert base == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
 
 
 def test_a_selection_must_leave_something_out():

@@ -271,7 +271,7 @@ def test_the_dashboard_is_small(process: tuple[str, int], watched: Watched, runn
 def test_a_run_is_started_in_the_browser(
     dashboard: str, watched: Watched, api: ApiServer, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [{"name": "small", "title": "Small", "description": "A small run.", "config": config}]
+    given = [{"name": "small", "group": "", "title": "Small", "description": "A small run.", "config": config}]
     monkeypatch.setattr("api.routes.config.presets", lambda: given)
     page = watched.page
     page.goto(f"{dashboard}/new")

@@ -267,7 +267,7 @@ def test_a_prompt_that_is_not_there(api: ApiServer, running: Story) -> None:
 @pytest.fixture
 def preset(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """One preset whose files exist, whatever ships."""
-    given = [{"name": "small", "title": "Small", "description": "A small run.", "config": config}]
+    given = [{"name": "small", "group": "", "title": "Small", "description": "A small run.", "config": config}]
     monkeypatch.setattr("api.routes.config.presets", lambda: given)
     return config
 
@@ -374,7 +374,16 @@ def test_no_presets(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shipped_presets_are_offered(api: ApiServer) -> None:
     app = open_page("new_run")
-    assert labels(app).count("Use this") == max(0, len(run_config.presets()) - 1)
+    demos = [p for p in run_config.presets() if not p["group"]]
+    assert labels(app).count("Use this") == max(0, len(demos) - 1), "a card each; the first is chosen"
+    papers = app.selectbox(key="paper-preset")
+    assert papers.value is None and len(papers.options) == len(run_config.presets()) - len(demos)
+    app = checked(papers.select("qwen3-4b-polaris-grpo-64").run())
+    assert any("8 GPUs" in caption.value for caption in app.caption)
+    app = click(app, "use-paper-preset")
+    assert widget(app, "number_input", "method.n").value == 64
+    assert widget(app, "selectbox", "engine.name").value == "verl"
+    assert ["no such folder" in p for p in problems(app)].count(True) == 1, "the model is not on this machine"
 
 
 def test_long_series_are_thinned() -> None:

@@ -54,7 +54,7 @@ def _presets(draft: Draft, presets: list[Preset]) -> None:
     if not presets:
         return
     with st.container(key="presets", horizontal=True, gap="small"):
-        for preset in presets:
+        for preset in (p for p in presets if not p.group):
             chosen = draft.source == f"preset {preset.name}"
             with st.container(border=True, key=f"preset-{preset.name}{'-chosen' if chosen else ''}", gap="small"):
                 st.markdown(f"**{text.markdown(preset.title)}**")
@@ -66,6 +66,31 @@ def _presets(draft: Draft, presets: list[Preset]) -> None:
                     on_click=_use,
                     args=(draft, preset),
                 )
+
+    papers = {p.name: p for p in presets if p.group}
+    if papers:
+        _paper_presets(draft, papers)
+
+
+def _paper_presets(draft: Draft, papers: dict[str, Preset]) -> None:
+    """Too many for cards: one list, with what the chosen one needs and a button."""
+    with st.container(border=True, key="paper-presets", horizontal=True, vertical_alignment="bottom"):
+        name = st.selectbox(
+            "Experiments of the papers, for GPU nodes", list(papers), index=None, key="paper-preset",
+            format_func=lambda n: f"{papers[n].group}: {papers[n].title}", placeholder="Choose one",
+        )  # fmt: skip
+        if name is None:
+            return
+        preset = papers[name]
+        chosen = draft.source == f"preset {name}"
+        st.button(
+            "Chosen" if chosen else "Use this",
+            key="use-paper-preset",
+            icon=":material/check:" if chosen else None,
+            on_click=_use,
+            args=(draft, preset),
+        )
+    st.caption(text.markdown(preset.description))
 
 
 def _use(draft: Draft, preset: Preset) -> None:
