@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from api import openapi
 from api.guard import Guard
 from api.problems import HANDLED, ApiProblem, answer
-from api.routes import config, health, prompts, runs, views
+from api.routes import config, health, prompts, runs, tokens, views
 from api.settings import Settings
 from db import create_engine
 
@@ -35,7 +35,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(
         title="Pilot-Commit",
         summary="Start, watch and stop RL post-training runs that spend rollouts where they count.",
-        description="Every error is an RFC 9457 problem (`application/problem+json`) that says what to do.",
+        description="Send `Authorization: Bearer <token>`. Every error is an RFC 9457 problem "
+        "(`application/problem+json`) that says what to do.",
         version="1",
         lifespan=lifespan,
         redirect_slashes=False,
@@ -43,10 +44,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.engine = engine
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
-    for router in (runs.router, views.router, prompts.router, config.router, health.router):
+    for router in (runs.router, views.router, prompts.router, config.router, tokens.router, health.router):
         app.include_router(router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)
-    app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)
+    app.add_middleware(Guard, engine=engine, allowed_hosts=settings.allowed_hosts)
     openapi.complete(app)
     return app

@@ -16,6 +16,7 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from api.schemas import (
+    AuditPage,
     Buckets,
     ConfigCheck,
     Health,
@@ -27,6 +28,9 @@ from api.schemas import (
     PromptPage,
     RunDetail,
     RunPage,
+    TokenMade,
+    TokenOut,
+    TokenPage,
 )
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -57,12 +61,19 @@ class ApiUnreachable(Exception):
 
 
 class Client:
-    """One API, by its base URL (e.g. http://127.0.0.1:8000). Safe to use from several threads.
+    """One API, by its base URL (e.g. http://127.0.0.1:8000), and the token to use it with. Safe to use from several
+    threads.
 
     timeout: seconds to wait for each answer. transport: replaces the network, for tests.
     """
 
-    def __init__(self, base_url: str, timeout: float = 10, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        token: str | None = None,
+        timeout: float = 10,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self.base_url = base_url.rstrip("/")
         try:
             url = httpx.URL(self.base_url)
@@ -70,9 +81,15 @@ class Client:
             raise ApiUnreachable(base_url, f"this is not a URL: {error}") from None
         if url.scheme not in ("http", "https") or not url.host:
             raise ApiUnreachable(base_url, "this is not an http:// or https:// URL")
+        if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+            raise ApiUnreachable(base_url, "the token is not one: it has characters that no token has")
         # A proxy from the environment cannot reach this machine's loopback address.
         self._http = httpx.Client(
-            base_url=url, timeout=timeout, transport=transport, trust_env=not _is_loopback(url.host)
+            base_url=url,
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            timeout=timeout,
+            transport=transport,
+            trust_env=not _is_loopback(url.host),
         )
 
     def __enter__(self) -> Self:
@@ -86,9 +103,13 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def create_run(self, config: dict[str, Any]) -> RunDetail:
-        """Starts a run. ApiError 422 names every faulty field of the config."""
-        return self._call(RunDetail, "POST", "/api/v1/runs", json={"config": config})
+    def create_run(self, config: dict[str, Any], key: str | None = None) -> RunDetail:
+        """Starts a run. ApiError 422 names every faulty field of the config.
+
+        key: the same call with the same key starts no second run.
+        """
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return self._call(RunDetail, "POST", "/api/v1/runs", json={"config": config}, headers=headers)
 
     def list_runs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> RunPage:
         """Newest first; `cursor` is the `next_cursor` of the page before."""
@@ -141,6 +162,28 @@ class Client:
     def presets(self) -> list[Preset]:
         return self._read(_presets, self._send("GET", "/api/v1/presets"))
 
+    def me(self) -> TokenOut:
+        """The token that this client uses. ApiError 401 when it opens nothing."""
+        return self._call(TokenOut, "GET", "/api/v1/me")
+
+    def create_token(self, name: str, scope: str = "read", days: int | None = 90) -> TokenMade:
+        """A new token with its secret, which is never to be had again. days: until it expires; None: never."""
+        return self._call(TokenMade, "POST", "/api/v1/tokens", json={"name": name, "scope": scope, "days": days})
+
+    def list_tokens(self, everything: bool = False, limit: int = 50, cursor: str | None = None) -> TokenPage:
+        """Newest first. everything: revoked and expired ones, too."""
+        params = {"all": str(everything).lower(), "limit": limit, "cursor": cursor}
+        return self._call(TokenPage, "GET", "/api/v1/tokens", params=params)
+
+    def revoke_token(self, token_id: uuid.UUID | str) -> TokenOut:
+        return self._call(TokenOut, "DELETE", f"/api/v1/tokens/{quote(str(token_id), safe='')}")
+
+    def audit(self, target: str | None = None, limit: int = 50, cursor: str | None = None) -> AuditPage:
+        """Every change, newest first; target: only of this id."""
+        return self._call(
+            AuditPage, "GET", "/api/v1/audit", params={"target": target, "limit": limit, "cursor": cursor}
+        )
+
     def healthz(self) -> Health:
         """Whether the API process answers."""
         return self._call(Health, "GET", "/healthz")
@@ -162,8 +205,9 @@ class Client:
         *,
         params: dict[str, Any] | None = None,
         json: Any = None,
+        headers: dict[str, str] | None = None,
     ) -> _Body:
-        return self._read(TypeAdapter(body), self._send(method, path, params=params, json=json))
+        return self._read(TypeAdapter(body), self._send(method, path, params=params, json=json, headers=headers))
 
     def _send(
         self,
@@ -172,10 +216,11 @@ class Client:
         *,
         params: dict[str, Any] | None = None,
         json: Any = None,
+        headers: dict[str, str] | None = None,
     ) -> httpx.Response:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
-            response = self._http.request(method, path, params=given, json=json)
+            response = self._http.request(method, path, params=given, json=json, headers=headers)
         except httpx.TimeoutException:
             raise ApiUnreachable(self.base_url, "it did not answer in time") from None
         except httpx.ConnectError as error:

@@ -31,6 +31,17 @@ class PromptsCursor(Cursor):
     id: Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
+class TokensCursor(Cursor):
+    everything: str
+    created_at: AwareDatetime
+    id: uuid.UUID
+
+
+class AuditCursor(Cursor):
+    target: str | None
+    id: Annotated[int, Field(ge=0, lt=2**63)]
+
+
 _Cursor = TypeVar("_Cursor", bound=Cursor)
 
 

@@ -81,6 +81,28 @@ _VISIT: dict[str, Any] = {
 }
 _METRICS = {"success_rate": 0.44, "reward_variance": 0.21, "loss": 0.012, "grad_norm": 0.8, "age_mean": None}
 
+_TOKEN: dict[str, Any] = {
+    "id": "7f1c5a0e-2b7d-4f0c-9a86-5f6f0f3f9a11",
+    "name": "ci of the maths team",
+    "scope": "run",
+    "created_at": "2026-01-05T09:00:00Z",
+    "created_by": "ada",
+    "expires_at": "2026-04-05T09:00:00Z",
+    "revoked_at": None,
+    "last_used_at": "2026-01-05T09:30:00Z",
+}
+_CHANGE: dict[str, Any] = {
+    "id": 12,
+    "at": "2026-01-05T09:41:00Z",
+    "token_id": _TOKEN["id"],
+    "token_name": _TOKEN["name"],
+    "action": "run.stop",
+    "target": _RUN,
+    "before": {"state": "running"},
+    "after": {"state": "stopping"},
+    "request_id": "6f0c2f8be0a94d2d8f6b1f1f7d0f6c1e",
+}
+
 ANSWERS: dict[str, Any] = {
     "create_run": _QUEUED,
     "list_runs": {"runs": [_SUMMARY], "next_cursor": None},
@@ -142,6 +164,11 @@ ANSWERS: dict[str, Any] = {
             "config": _CONFIG,
         }
     ],
+    "get_me": _TOKEN,
+    "create_token": _TOKEN | {"last_used_at": None, "secret": "pilot_kV3n...shown once..."},
+    "list_tokens": {"tokens": [_TOKEN], "next_cursor": None},
+    "revoke_token": _TOKEN | {"revoked_at": "2026-01-06T08:00:00Z"},
+    "list_audit": {"entries": [_CHANGE], "next_cursor": None},
     "get_health": {"status": "ok", "checks": {"api": "ok"}},
     "get_readiness": {"status": "ok", "checks": {"database": "ok", "migrations": "ok", "broker": "ok"}},
 }

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
+from api.access import OPEN, needs_admin, needs_run
 from api.examples import ANSWERS
 from api.problems import KINDS, MEDIA_TYPE
 from api.schemas import Problem
 
 _REFERENCE = "#/components/schemas/{model}"
 _EVERYWHERE = ("unknown-host", "internal-error")
-_WITH_DATABASE = ("database-unavailable", "database-busy", "database-not-migrated")
+_WITH_TOKEN = ("token-missing", "token-refused", "database-unavailable", "database-busy", "database-not-migrated")
 
 
 def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:
@@ -60,15 +62,35 @@ def complete(app: FastAPI) -> None:
             schemas["Problem"] = problem
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
+            document["components"]["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "description": "`./pilot token create` makes one."}
+            }
+            scopes = _scopes(app)
             for path, operations in document["paths"].items():
                 for method, operation in operations.items():
                     for status, response in operation["responses"].items():
                         if status < "400":
                             response["content"]["application/json"]["example"] = ANSWERS[operation["operationId"]]
-                    kinds = [*_EVERYWHERE, *(_WITH_DATABASE if "/runs" in path else ())]
-                    kinds += ["foreign-origin"] if method == "post" else []
+                    kinds = [*_EVERYWHERE, *(() if path in OPEN else _WITH_TOKEN)]
+                    kinds += ["foreign-origin"] if method != "get" else []
+                    if path not in OPEN:
+                        operation["security"] = [{"token": []}]
+                        scope = scopes[operation["operationId"]]
+                        operation["description"] += f"\n\nNeeds a token with the scope `{scope}`."
+                        kinds += ["scope-missing"] if scope != "read" else []
                     for status, response in problems(*kinds).items():
-                        operation["responses"].setdefault(str(status), response)
+                        known = operation["responses"].setdefault(str(status), response)
+                        known["content"][MEDIA_TYPE]["examples"] |= response["content"][MEDIA_TYPE]["examples"]
         return app.openapi_schema or document
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _scopes(app: FastAPI) -> dict[str, str]:
+    """The scope that each operation needs."""
+    found = {}
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.operation_id is not None:
+            calls = {dependency.call for dependency in route.dependant.dependencies}
+            found[route.operation_id] = "admin" if needs_admin in calls else "run" if needs_run in calls else "read"
+    return found

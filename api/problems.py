@@ -16,19 +16,26 @@ from starlette.exceptions import HTTPException
 
 from api.schemas import Problem
 from db import DatabaseUnavailable, SchemaMismatch
+from db.idempotency import KeyReused
 from db.runs import RunNotFound, WrongState
+from db.tokens import TokenNotFound, TokenRefused
 from db.views import PromptNotFound
 from pipeline.config import ConfigProblems, FieldProblem
 
 MEDIA_TYPE = "application/problem+json"
 BODY_LIMIT = 1024 * 1024  # bytes
+CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 KINDS: dict[str, tuple[int, str]] = {
     "invalid-json": (400, "The body is not JSON"),
+    "token-missing": (401, "A token is needed"),
+    "token-refused": (401, "The token is not accepted"),
+    "scope-missing": (403, "The token may not do this"),
     "foreign-origin": (403, "Requests from other web pages are refused"),
     "route-not-found": (404, "There is nothing at this address"),
     "run-not-found": (404, "There is no such run"),
     "prompt-not-found": (404, "There is no such prompt"),
+    "token-not-found": (404, "There is no such token"),
     "method-not-allowed": (405, "This address does not take this method"),
     "wrong-state": (409, "The run's state does not allow this"),
     "body-too-large": (413, "The body is too large"),
@@ -36,6 +43,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "unknown-host": (421, "The API does not answer to this host name"),
     "invalid-request": (422, "The request is not accepted"),
     "invalid-config": (422, "The run config is not accepted"),
+    "key-reused": (422, "The idempotency key belongs to another request"),
     "internal-error": (500, "Something in the API went wrong"),
     "database-unavailable": (503, "The database cannot be used"),
     "database-busy": (503, "The database is too busy"),
@@ -47,11 +55,14 @@ HANDLED = (
     ConfigProblems,
     DatabaseUnavailable,
     HTTPException,
+    KeyReused,
     PromptNotFound,
     RequestValidationError,
     RunNotFound,
     SQLAlchemyError,
     SchemaMismatch,
+    TokenNotFound,
+    TokenRefused,
     WrongState,
 )
 """Raised below the routes and answered by `answer`; ApiProblem and unforeseen exceptions are, too."""
@@ -123,8 +134,14 @@ def problem_of(error: Exception) -> ApiProblem:
             return ApiProblem("run-not-found", f"{_sentence(error)} GET /api/v1/runs lists the runs.")
         case PromptNotFound():
             return ApiProblem("prompt-not-found", f"{_sentence(error)} GET /api/v1/runs/{{run_id}}/prompts lists them.")
+        case TokenNotFound():
+            return ApiProblem("token-not-found", f"{_sentence(error)} GET /api/v1/tokens lists the tokens.")
+        case TokenRefused():
+            return ApiProblem("token-refused", _sentence(error), headers=CHALLENGE)
         case WrongState():
             return ApiProblem("wrong-state", _sentence(error))
+        case KeyReused():
+            return ApiProblem("key-reused", _sentence(error))
         case DatabaseUnavailable():
             return ApiProblem("database-unavailable", str(error), headers={"Retry-After": "5"})
         case SchemaMismatch():

@@ -12,6 +12,7 @@ from pipeline.config import FieldProblem
 
 RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succeeded", "failed"]
 Bucket = Literal["unseen", "evicted", "skipped", "deferred", "ready", "committed"]
+Scope = Literal["read", "run", "admin"]
 PromptSort = Literal[
     "visits", "-visits", "rollouts", "-rollouts", "success_rate", "-success_rate", "step", "-step"
 ]  # fmt: skip
@@ -234,6 +235,56 @@ class Health(BaseModel):
 
     status: str = Field(examples=["ok"])
     checks: dict[str, str] = Field(examples=[{"database": "ok", "broker": "ok"}])
+
+
+class TokenCreate(BaseModel):
+    """A token to make. `read` sees runs, `run` also starts, stops and changes them, `admin` also makes tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["ci of the maths team"])
+    scope: Scope = "read"
+    days: int | None = Field(90, ge=1, le=3650, description="Until it expires; null: never.")
+
+
+class TokenOut(BaseModel):
+    id: uuid.UUID
+    name: str
+    scope: str = Field(examples=["run"])
+    created_at: dt.datetime
+    created_by: str | None = Field(description="Name of the token that made it; null: made in the database directly.")
+    expires_at: dt.datetime | None
+    revoked_at: dt.datetime | None
+    last_used_at: dt.datetime | None = Field(description="To the minute.")
+
+
+class TokenMade(TokenOut):
+    """The only answer that ever holds the token's secret."""
+
+    secret: str = Field(description="Send it as `Authorization: Bearer <secret>`.")
+
+
+class TokenPage(BaseModel):
+    tokens: list[TokenOut]
+    next_cursor: str | None
+
+
+class AuditRow(BaseModel):
+    """One change. before, after: what of the target it changed; null: the target did not exist."""
+
+    id: int
+    at: dt.datetime
+    token_id: uuid.UUID
+    token_name: str
+    action: str = Field(examples=["run.stop"])
+    target: str = Field(description="Id of the run or token that was changed.")
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    request_id: str
+
+
+class AuditPage(BaseModel):
+    entries: list[AuditRow]
+    next_cursor: str | None
 
 
 RunDetail.model_rebuild()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.failure import Failure
-from cli.place import API_PORT, UI_PORT, api_url, home
+from cli.place import API_PORT, UI_PORT, api_url, home, token
 
 if TYPE_CHECKING:
     from api.client import Client
@@ -23,7 +23,9 @@ app = typer.Typer(
 )
 runs = typer.Typer(no_args_is_help=True, help="Start, list, look at, stop and resume runs.")
 database = typer.Typer(no_args_is_help=True, help="The database that DATABASE_URL names.")
+access = typer.Typer(no_args_is_help=True, help="Tokens: who may use the API.")
 app.add_typer(runs, name="run")
+app.add_typer(access, name="token")
 app.add_typer(database, name="db")
 
 RunArgument = Annotated[
@@ -134,6 +136,62 @@ def run_resume(run_id: RunArgument) -> None:
         print(run.resume(client, run_id))
 
 
+@access.command("create")
+def token_create(
+    name: Annotated[str, typer.Argument(help="Who or what uses it; lists and the audit log show it.")],
+    scope: Annotated[
+        str, typer.Option(help="read: see runs; run: start, stop and change them, too; admin: make tokens, too.")
+    ] = "read",
+    days: Annotated[int, typer.Option(min=0, help="Days until it expires; 0: never.")] = 90,
+    direct: Annotated[
+        bool,
+        typer.Option("--direct", help="Make it in the database that DATABASE_URL names, without the API and a token."),
+    ] = False,
+    if_none: Annotated[
+        bool, typer.Option("--if-none", help="With --direct: only if no admin token works, as at the first start.")
+    ] = False,
+) -> None:
+    """Make a token and print its secret, which is shown this once and stored nowhere."""
+    from cli import tokens
+
+    if scope not in ("read", "run", "admin"):
+        raise Failure(f"--scope {scope!r} is not one of read, run, admin.", 2)
+    if if_none and not direct:
+        raise Failure("--if-none goes with --direct.", 2)
+    if direct:
+        secret = tokens.create_directly(name, scope, days or None, if_none=if_none)
+        if secret is None:
+            print("There is an admin token already; nothing was made.")
+            return
+    else:
+        with _client() as client:
+            secret = tokens.create(client, name, scope, days or None)
+    print(f"The {scope} token {name!r}, shown this once (use it as PILOT_TOKEN):", file=sys.stderr, flush=True)
+    print(secret)
+
+
+@access.command("list")
+def token_list(
+    everything: Annotated[bool, typer.Option("--all", help="Revoked and expired ones, too.")] = False,
+) -> None:
+    """List tokens, newest first. Their secrets are stored nowhere."""
+    from cli import tokens
+
+    with _client() as client:
+        print(tokens.listed(tokens.every(client, everything=everything)))
+
+
+@access.command("revoke")
+def token_revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, or its first 6 or more characters.")],
+) -> None:
+    """Revoke a token: from now on it opens nothing."""
+    from cli import tokens
+
+    with _client() as client:
+        print(tokens.revoke(client, token_id))
+
+
 @database.command("upgrade")
 def db_upgrade() -> None:
     """Bring the database to the schema that this version needs."""
@@ -163,7 +221,7 @@ def _client() -> Client:
     from cli.failure import unreachable
 
     try:
-        return Client(api_url())
+        return Client(api_url(), token())
     except ApiUnreachable as error:
         raise unreachable(error) from None
 

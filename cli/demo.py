@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from api.client import ApiError, ApiUnreachable, Client
 from api.schemas import EvaluationOut, Ledger, RunDetail
 from cli.failure import Failure
+from cli.place import kept_token
 from cli.watch import BUCKETS, accuracy, ending, exit_code, follow
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def run_demo(platform: Platform) -> int:
         platform.check()
         return stop.pause(seconds)
 
-    with Client(platform.api_url) as client:
+    with Client(platform.api_url, kept_token(platform.home)) as client:
         try:
             config = next((p.config for p in client.presets() if p.name == PRESET), None)
             if config is None:

@@ -40,4 +40,6 @@ def told() -> Iterator[None]:
     except ApiUnreachable as error:
         raise unreachable(error) from None
     except ApiError as error:
+        if error.problem.status == 401:
+            raise Failure(f"{error} Set PILOT_TOKEN to a token of this platform.") from None
         raise Failure(str(error), WRONG_USE if error.problem.status in (404, 422) else FAILED) from None

@@ -25,6 +25,32 @@ def api_url() -> str:
     return os.environ.get("PILOT_API_URL") or _recorded_api(home()) or f"http://{LOOPBACK}:{API_PORT}"
 
 
+def token() -> str | None:
+    """PILOT_TOKEN, or the token of the platform of this home; the latter only for this platform's own address."""
+    given = os.environ.get("PILOT_TOKEN")
+    if given:
+        return given.strip()
+    return kept_token(home()) if api_url() == _recorded_api(home()) else None
+
+
+def token_path(folder: Path) -> Path:
+    """The file, readable by its owner alone, with which whoever started a platform administers it."""
+    return folder / "token"
+
+
+def dashboard_token_path(folder: Path) -> Path:
+    """The file with the dashboard's own token."""
+    return folder / "dashboard.token"
+
+
+def kept_token(folder: Path) -> str | None:
+    """The token in `token_path`; None when there is none, or it is another user's."""
+    try:
+        return token_path(folder).read_text().strip() or None
+    except OSError:
+        return None
+
+
 def record_addresses(folder: Path, *, api: str, ui: str) -> None:
     """Write `<home>/addresses.json`, from which the command line finds the platform. Raises OSError."""
     path = _addresses(folder)

@@ -24,7 +24,7 @@ import psutil
 
 from cli import ports, processes, services
 from cli.failure import Failure
-from cli.place import LOOPBACK, ROOT, forget_addresses, record_addresses
+from cli.place import LOOPBACK, ROOT, dashboard_token_path, forget_addresses, record_addresses, token_path
 from cli.servers.home import log_path, log_tail
 from cli.services import ServicesError
 from cli.signals import StopSignals
@@ -96,11 +96,13 @@ class Platform:
 
     def _environment(self) -> dict[str, str]:
         path = os.environ.get("PYTHONPATH")
-        return os.environ | {
+        given = {name: value for name, value in os.environ.items() if name != "PILOT_TOKEN"}  # no trainer's business
+        return given | {
             "DATABASE_URL": self.running.database_url,
             "REDIS_URL": self.running.broker_url,
             "PILOT_HOME": str(self.home),
             "PILOT_API_URL": self.api_url,
+            "PILOT_TOKEN_FILE": str(dashboard_token_path(self.home)),
             "PYTHONPATH": f"{ROOT}:{path}" if path else str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "MALLOC_ARENA_MAX": "2",  # threads of a small server need no arena each; saves tens of MB
@@ -109,7 +111,7 @@ class Platform:
     def start(self) -> None:
         """Start everything and wait until it answers. Raises Failure, and StopAsked."""
         began = time.monotonic()
-        self._start("migrate", "-m", "cli", "db", "upgrade")
+        self._start("migrate", "-m", "cli.prepare")
         self._start("api", "-m", "api", "--host", LOOPBACK, "--port", str(self.api_port))
         self._start(
             "ui", "-m", "streamlit", "run", str(ROOT / "ui" / "app.py"),
@@ -271,6 +273,7 @@ def _addresses(started: Platform, *, stays: bool) -> str:
         f"Ready after {started.seconds:.1f} s.",
         f"  Dashboard   {started.ui_url}",
         f"  API         {started.api_url}/docs",
+        f"  Token       {token_path(started.home)}",
         f"  Data, logs  {started.home}",
     ]
     if stays:

@@ -1,9 +1,10 @@
 """The tables. Every query on them lives in this package; nobody else writes SQL.
 
-Who owns what: the API inserts runs and asks for stops; a worker announces its host's slots and claims leases with
-them; the supervisor that holds a run's lease writes attempts and everything ingested from events (datasets, prompts,
-step metrics, visits, moves, prompt states, ledger, evaluations). All times are the database's clock, in UTC, except
-the times of steps and evaluations, which are the trainer's.
+Who owns what: the API inserts runs and asks for stops, and it alone knows tokens, the audit log and idempotency
+keys; a worker announces its host's slots and claims leases with them; the supervisor that holds a run's lease writes
+attempts and everything ingested from events (datasets, prompts, step metrics, visits, moves, prompt states, ledger,
+evaluations). All times are the database's clock, in UTC, except the times of steps and evaluations, which are the
+trainer's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     ForeignKeyConstraint,
+    Identity,
     Index,
     Integer,
     MetaData,
@@ -33,6 +35,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 RUN_STATES = ("queued", "starting", "running", "stopping", "stopped", "succeeded", "failed")
 FINISHED_STATES = ("stopped", "succeeded", "failed")
 BUCKETS = ("unseen", "evicted", "skipped", "deferred", "ready", "committed")
+SCOPES = ("read", "run", "admin")  # each may do what those before it may
 FATES = (
     "buffered", "trained", "pilot_skipped", "pilot_deferred", "pilot_evicted",
     "downsampled", "stale", "discarded", "failed", "lost",
@@ -305,3 +308,48 @@ class LedgerEntry(Base):
     fate: Mapped[str] = mapped_column(primary_key=True)
     rollouts: Mapped[int] = mapped_column(BigInteger)
     tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class Token(Base):
+    """Who may use the API. The secret itself is nowhere: `hash` is its SHA-256, and it is shown once, when made."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (_one_of("scope", SCOPES),)
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    name: Mapped[str]
+    scope: Mapped[str]
+    hash: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    created_by: Mapped[str | None]  # name of the token that made it; None: it was made in the database directly
+    expires_at: Mapped[dt.datetime | None]
+    revoked_at: Mapped[dt.datetime | None]
+    last_used_at: Mapped[dt.datetime | None]  # to the minute
+
+
+class AuditEntry(Base):
+    """A change that was made through the API, written in the change's own transaction."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    token_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("tokens.id"))
+    token_name: Mapped[str]
+    action: Mapped[str]  # such as run.stop
+    target: Mapped[str] = mapped_column(index=True)  # id of what was changed
+    before: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    after: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    request_id: Mapped[str]
+
+
+class IdempotencyKey(Base):
+    """The answer to a request that carried a key: the same request again gets it again, and does nothing."""
+
+    __tablename__ = "idempotency_keys"
+
+    token_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("tokens.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request: Mapped[str]  # SHA-256 of method, path and body
+    answer: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # None: not given yet
+    expires_at: Mapped[dt.datetime] = mapped_column(index=True)

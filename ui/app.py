@@ -14,6 +14,8 @@ HERE = Path(__file__).resolve().parent
 if str(HERE.parent) not in sys.path:  # `streamlit run` puts only this folder on the path
     sys.path.insert(0, str(HERE.parent))
 
+from ui.connection import sign_in  # noqa: E402 - found only now
+
 st.set_page_config(page_title="Pilot-Commit", page_icon=str(HERE / "icon.svg"), layout="wide")
 st.logo(str(HERE / "logo.svg"), size="large")
 st.html(HERE / "style.css")
@@ -29,4 +31,5 @@ page = st.navigation(
     ],
     position="top",
 )
-page.run()
+if sign_in():
+    page.run()

@@ -1,4 +1,9 @@
-"""The one place where the dashboard meets the API: which address, and what a person sees when it does not answer."""
+"""The one place where the dashboard meets the API: which address, with which token, and what a person sees when it
+does not answer.
+
+A dashboard that is started with a token (PILOT_TOKEN, or PILOT_TOKEN_FILE that names a file) lets everybody who can
+open it do what the token may do. One without asks each visitor for a token and keeps it for the browser session.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
+from pathlib import Path
 
 import streamlit as st
 
@@ -16,13 +22,53 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def client() -> Client:
-    """The API's client, one per address. PILOT_API_URL gives the address."""
-    return _client(os.environ.get("PILOT_API_URL") or DEFAULT_URL)
+    """The API's client, one per address and token. PILOT_API_URL gives the address."""
+    return _client(_url(), _given_token() or st.session_state.get("token"))
 
 
-@st.cache_resource(show_spinner=False)
-def _client(url: str) -> Client:
-    return Client(url, timeout=5)
+@st.cache_resource(show_spinner=False, max_entries=64)
+def _client(url: str, token: str | None) -> Client:
+    return Client(url, token, timeout=5)
+
+
+def _url() -> str:
+    return os.environ.get("PILOT_API_URL") or DEFAULT_URL
+
+
+def _given_token() -> str | None:
+    if token := os.environ.get("PILOT_TOKEN"):
+        return token
+    if path := os.environ.get("PILOT_TOKEN_FILE"):
+        try:
+            return Path(path).read_text().strip() or None
+        except OSError:
+            return None  # `pilot up` has not made it yet; the API will say that a token is needed
+    return None
+
+
+def sign_in() -> bool:
+    """Whether there is a token. If not, shows the form that asks for one."""
+    if _given_token() or os.environ.get("PILOT_TOKEN_FILE") or st.session_state.get("token"):
+        return True
+    with st.form("sign-in", width=480):
+        st.subheader("Sign in")
+        st.markdown("A token of this platform: `./pilot token create NAME --scope run` makes one.")
+        token = st.text_input("Token", type="password", autocomplete="current-password").strip()
+        if refused := st.session_state.pop("sign-in-refused", None):
+            st.warning(refused)
+        sent = st.form_submit_button("Sign in", type="primary")
+    if not sent or not token:
+        return False
+    try:
+        Client(_url(), token, timeout=5).me()
+    except ApiUnreachable as error:
+        show_lost(error, "Try again.")
+    except ApiError as error:
+        show_refused(error)
+    else:
+        st.session_state["token"] = token
+        st.rerun()
+    return False
 
 
 def show_lost(error: ApiUnreachable, again: str = "This page tries again by itself.") -> None:
@@ -36,6 +82,9 @@ def show_lost(error: ApiUnreachable, again: str = "This page tries again by itse
 
 def show_refused(error: ApiError) -> None:
     problem = error.problem
+    if problem.status == 401 and st.session_state.pop("token", None):  # revoked or expired while it was used
+        st.session_state["sign-in-refused"] = problem.detail
+        st.rerun()
     if problem.status == 422 and problem.errors and all(e.field.startswith("path.") for e in problem.errors):
         problem = Problem(
             title="There is nothing at this address", status=404, detail="Its run or prompt id is broken."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import redis
 from fastapi import APIRouter, Request
 from redis.backoff import NoBackoff
@@ -9,7 +11,7 @@ from redis.retry import Retry
 
 from api.dependencies import Reading
 from api.openapi import problems
-from api.problems import ApiProblem, problem_of
+from api.problems import ApiProblem
 from api.schemas import Health
 from db import DatabaseUnavailable, SchemaMismatch
 from db.ready import check_ready
@@ -17,6 +19,7 @@ from db.ready import check_ready
 router = APIRouter(tags=["health"])
 
 _TIMEOUT_S = 3.0
+_log = logging.getLogger("api")
 
 
 @router.get("/healthz", operation_id="get_health")
@@ -27,14 +30,18 @@ def get_health() -> Health:
 
 @router.get("/readyz", operation_id="get_readiness", responses=problems("not-ready"))
 def get_readiness(request: Request, session: Reading) -> Health:
-    """Looks at the database, its schema and the broker. 503 tells which of them failed and what to do."""
+    """Looks at the database, its schema and the broker. 503 tells which of them failed and what to do.
+
+    Needs no token, so it tells no addresses; the API's log has them.
+    """
     checks = {"database": "ok", "migrations": "ok", "broker": _broker(request.app.state.settings.redis_url)}
     try:
         check_ready(session)
     except SchemaMismatch as error:
         checks["migrations"] = str(error)
     except Exception as error:  # whatever is wrong with the database, the answer tells of the others, too
-        checks["database"] = str(error) if isinstance(error, DatabaseUnavailable) else problem_of(error).detail
+        _log.warning("the database is not ready: %s", error if isinstance(error, DatabaseUnavailable) else repr(error))
+        checks["database"] = "It cannot be used. Check that it runs and that DATABASE_URL is right; see the API's log."
         checks["migrations"] = "unknown while the database cannot be used"
     failed = [name for name, found in checks.items() if found != "ok"]
     if failed:
@@ -50,5 +57,6 @@ def _broker(url: str) -> str:
         ) as client:
             client.ping()
     except (redis.RedisError, OSError, ValueError) as error:
-        return f"The broker does not answer: {error}. Check that it runs and that REDIS_URL is right."
+        _log.warning("the broker is not ready: %s", error)
+        return "It does not answer. Check that it runs and that REDIS_URL is right; see the API's log."
     return "ok"

@@ -12,13 +12,28 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from api.settings import Settings
+from tests.api.served import ApiServer, make_token
 
 
 @pytest.fixture
 def api(database_url: str, broker_url: str) -> Iterator[TestClient]:
     settings = Settings(database_url=database_url, redis_url=broker_url)
-    with TestClient(create_app(settings), "http://127.0.0.1", raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(settings),
+        "http://127.0.0.1",
+        raise_server_exceptions=False,
+        headers={"authorization": f"Bearer {make_token(database_url)}"},
+    ) as client:
         yield client
+
+
+@pytest.fixture
+def served(database_url: str, broker_url: str) -> Iterator[ApiServer]:
+    """The same on a port of this machine."""
+    server = ApiServer(Settings(database_url=database_url, redis_url=broker_url))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture

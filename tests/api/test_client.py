@@ -5,29 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
-from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.client import ApiError, ApiUnreachable, Client
 from api.settings import Settings
 from tests.api.rows import add, add_prompts, add_run, state, step
-from tests.api.through import Through
+from tests.api.served import ApiServer
 
 
 @pytest.fixture
-def client(api: TestClient) -> Client:
-    return Client("http://127.0.0.1", transport=Through(api))
+def client(served: ApiServer) -> Iterator[Client]:
+    with Client(served.url, served.token) as client:
+        yield client
 
 
 def test_every_call(client: Client, engine: sa.Engine, config: dict[str, Any]) -> None:
-    created = client.create_run(config)
-    assert client.get_run(created.id) == created
+    created = client.create_run(config, key="one")
+    assert client.get_run(created.id) == created == client.create_run(config, key="one")
     assert client.stop_run(str(created.id)).state == "stopped"
     assert client.resume_run(created.id).state == "queued"
     run = add_run(engine, dataset_id=add_prompts(engine, 3), state="running", step=1, buckets={"unseen": 3})
@@ -48,6 +47,16 @@ def test_every_call(client: Client, engine: sa.Engine, config: dict[str, Any]) -
     assert client.validate_config(config).valid
     assert not client.validate_config({}).valid
     assert isinstance(client.presets(), list)
+    made = client.create_token("reader", days=None)
+    assert (made.scope, made.expires_at, made.created_by) == ("read", None, "tests")
+    assert client.me().name == "tests"
+    assert {token.name for token in client.list_tokens().tokens} == {"reader", "tests"}
+    assert client.revoke_token(made.id).revoked_at is not None
+    assert [token.name for token in client.list_tokens().tokens] == ["tests"]
+    assert len(client.list_tokens(everything=True).tokens) == 2
+    assert [entry.action for entry in client.audit(target=str(created.id)).entries] == [
+        "run.resume", "run.stop", "run.create",
+    ]  # fmt: skip
     assert client.healthz().status == "ok"
     assert client.readyz().checks == {"database": "ok", "migrations": "ok", "broker": "ok"}
 
@@ -65,9 +74,9 @@ def test_a_refusal_tells_what_and_where(client: Client) -> None:
 
 
 def test_not_ready_is_an_answer_not_an_error(database_url: str) -> None:
-    app = create_app(Settings(database_url=database_url, redis_url="redis://127.0.0.1:1"))
-    with TestClient(app, "http://127.0.0.1") as server:
-        health = Client("http://127.0.0.1", transport=Through(server)).readyz()
+    settings = Settings(database_url=database_url, redis_url="redis://127.0.0.1:1")
+    with ApiServer(settings) as server, Client(server.url) as client:
+        health = client.readyz()
     assert (health.status, health.checks["database"]) == ("unavailable", "ok")
     assert "REDIS_URL" in health.checks["broker"]
 

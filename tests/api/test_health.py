@@ -61,5 +61,5 @@ def test_an_empty_database(bare_database: str, broker_url: str) -> None:
     assert "pilot db upgrade" in checks["migrations"]
     app = create_app(Settings(database_url=bare_database, redis_url=broker_url))
     with TestClient(app, "http://127.0.0.1", raise_server_exceptions=False) as client:
-        response = client.get("/api/v1/runs")
+        response = client.get("/api/v1/runs", headers={"authorization": "Bearer x"})
     assert (response.status_code, response.json()["type"]) == (503, "/problems/database-not-migrated")

@@ -252,7 +252,12 @@ def test_a_database_that_goes_away_is_a_503_and_comes_back(
 
 def test_no_database_at_all() -> None:
     unreachable = Settings(database_url="postgresql://u:hunter2@127.0.0.1:1/x", redis_url="redis://127.0.0.1:1")
-    with TestClient(create_app(unreachable), "http://127.0.0.1", raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(unreachable),
+        "http://127.0.0.1",
+        raise_server_exceptions=False,
+        headers={"authorization": "Bearer x"},
+    ) as client:
         for path in ("/api/v1/runs", f"/api/v1/runs/{RUN}", f"/api/v1/runs/{RUN}/prompts"):
             response = client.get(path)
             assert problem(response)["type"] == "/problems/database-unavailable"

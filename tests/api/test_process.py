@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from api.client import ApiUnreachable, Client
+from tests.api.served import make_token
 
 HEAVY = ("torch", "transformers", "pandas", "pyarrow", "numpy", "streamlit", "celery.bin", "IPython", "pytest")
 
@@ -40,7 +41,8 @@ def test_the_served_api(database_url: str, broker_url: str) -> None:
     port = free_port()
     process = subprocess.Popen([sys.executable, "-m", "api", "--port", str(port)], stderr=subprocess.PIPE, text=True)
     try:
-        with Client(f"http://127.0.0.1:{port}") as client:
+        token = make_token(database_url)
+        with Client(f"http://127.0.0.1:{port}", token) as client:
             for _ in range(200):
                 try:
                     assert client.readyz().status == "ok"
@@ -57,7 +59,7 @@ def test_the_served_api(database_url: str, broker_url: str) -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
             raw.sendall(
                 b"POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                b"Transfer-Encoding: chunked\r\n\r\n"
+                b"Authorization: Bearer " + token.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
             )
             try:
                 for _ in range(40):

@@ -19,6 +19,7 @@ from api.app import create_app
 from api.settings import Settings
 from db.models import RUN_STATES, Attempt, Run
 from tests.api.rows import add, add_run
+from tests.api.served import make_token
 from worker import queue
 
 
@@ -81,7 +82,12 @@ def test_a_commit_that_fails_sends_nothing(
 def api_without_broker(database_url: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     settings = Settings(database_url=database_url, redis_url="redis://127.0.0.1:1/0")
-    return TestClient(create_app(settings), "http://127.0.0.1", raise_server_exceptions=False)
+    return TestClient(
+        create_app(settings),
+        "http://127.0.0.1",
+        raise_server_exceptions=False,
+        headers={"authorization": f"Bearer {make_token(database_url)}"},
+    )
 
 
 def test_without_a_broker_a_run_stays_queued_and_says_why(

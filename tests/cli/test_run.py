@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
-from api.app import create_app
 from api.client import Client
 from api.settings import Settings
 from cli import place
 from cli.failure import Failure
 from cli.run import preset, presets_listed, read_config, set_value, start
-from tests.api.through import Through
+from tests.api.served import ApiServer
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOWHERE = "00000000-0000-0000-0000-000000000000"
@@ -69,6 +67,10 @@ def test_where_the_api_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (("watch", NOWHERE), {"PILOT_API_URL": "ftp://x"}, 1, "set PILOT_API_URL to its address"),
         (("db", "upgrade"), {"DATABASE_URL": ""}, 1, "DATABASE_URL is not set"),
         (("db", "check"), {"DATABASE_URL": "mysql://x/y"}, 1, "this platform needs Postgres"),
+        (("token", "create", "x", "--direct"), {"DATABASE_URL": ""}, 1, "DATABASE_URL is not set"),
+        (("token", "create", "x", "--scope", "root"), {}, 2, "--scope 'root' is not one of read, run, admin"),
+        (("token", "create", "x", "--if-none"), {}, 2, "--if-none goes with --direct"),
+        (("run", "list"), {"PILOT_TOKEN": "two words"}, 1, "characters that no token has"),
         (("up", "--exit"), {}, 2, "--exit goes with --demo"),
         (("up", "--port-api", "0"), {}, 2, "--port-api"),
     ],
@@ -77,6 +79,31 @@ def test_wrong_use(arguments: tuple[str, ...], environ: dict[str, str], code: in
     done = pilot(*arguments, **environ)
     assert done.returncode == code
     assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_whose_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is given, else the home's own for the home's own platform, and for nobody else."""
+    monkeypatch.setenv("PILOT_HOME", str(tmp_path))
+    for name in ("PILOT_API_URL", "PILOT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "token").write_text("ours\n")
+    assert place.token() is None, "no platform runs from here: another program may listen at the default port"
+    place.record_addresses(tmp_path, api="http://127.0.0.1:8702", ui="http://127.0.0.1:8703")
+    assert place.token() == "ours"
+    monkeypatch.setenv("PILOT_API_URL", "http://10.0.0.1:8702")
+    assert place.token() is None
+    monkeypatch.setenv("PILOT_TOKEN", "given")
+    assert place.token() == "given"
+
+
+def test_the_first_token(database_url: str) -> None:
+    """Made in the database, once; `--if-none` at each start of a deployment makes no second one."""
+    command = ("token", "create", "first", "--scope", "admin", "--days", "0", "--direct")
+    first = pilot(*command, "--if-none")
+    assert first.returncode == 0 and first.stdout.startswith("pilot_")
+    again = pilot(*command, "--if-none")
+    assert again.stdout == "There is an admin token already; nothing was made.\n"
+    assert pilot(*command).stdout.startswith("pilot_"), "whoever has the database may make one in any case"
 
 
 def test_set_value() -> None:
@@ -114,8 +141,7 @@ def test_config_file_refused(text: str, words: str, tmp_path: Path) -> None:
 
 def test_presets_by_name(database_url: str, broker_url: str, tmp_path: Path) -> None:
     settings = Settings(database_url=database_url, redis_url=broker_url)
-    with TestClient(create_app(settings), "http://127.0.0.1") as application:
-        client = Client("http://127.0.0.1", transport=Through(application))
+    with ApiServer(settings) as server, Client(server.url, server.token) as client:
         listed = presets_listed(client.presets())
         assert "\nPilot-Commit paper:\n" in listed and "qwen3-8b-polaris-grpo-64 " in listed
         assert start(client, "demo", ["name=mine", "budget.steps=3"]).name == "mine"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -91,7 +92,7 @@ class Launcher:
         return found
 
     def pilot(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return pilot(*arguments, PILOT_API_URL=f"http://127.0.0.1:{self.ports[0]}")
+        return pilot(*arguments, PILOT_HOME=str(self.home))
 
 
 def pilot(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -169,10 +170,36 @@ def test_life(home: Path, started: list[Launcher]) -> None:
     nobody = first.pilot("run", "show", str(uuid.uuid4()))
     assert nobody.returncode == 2 and "There is no such run" in nobody.stderr
 
+    check_tokens(first)
+
     first.process.send_signal(signal.SIGINT)
     assert "Everything that was started is stopped." in first.ended(0)
     assert processes.recorded(home) == []
     assert not (home / "addresses.json").exists()
+
+
+def check_tokens(launcher: Launcher) -> None:
+    """Nothing goes without a token, the launcher's own are private, and more can be made and revoked."""
+    home, url = launcher.home, f"http://127.0.0.1:{launcher.ports[0]}"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{url}/api/v1/runs")
+    secrets = [(home / name).read_text().strip() for name in ("token", "dashboard.token")]
+    assert {(home / name).stat().st_mode & 0o777 for name in ("token", "dashboard.token")} == {0o600}
+    told = launcher.text + "".join(path.read_text(errors="replace") for path in (home / "logs").iterdir())
+    assert not any(secret in told for secret in secrets)
+    # Another address, which this home's platform did not record, gets no token of it.
+    assert "A token is needed" in pilot("run", "list", PILOT_HOME=str(home), PILOT_API_URL=f"{url}/").stderr
+
+    made = launcher.pilot("token", "create", "ci", "--scope", "run", "--days", "7")
+    secret = made.stdout.strip()
+    assert re.fullmatch(r"pilot_[A-Za-z0-9_-]{43}", secret) and "shown this once" in made.stderr
+    assert pilot("run", "list", PILOT_API_URL=url, PILOT_TOKEN=secret).returncode == 0
+    refused = pilot("token", "list", PILOT_API_URL=url, PILOT_TOKEN=secret)
+    assert refused.returncode == 1 and "needs a token with the scope 'admin'" in refused.stderr
+    (line,) = [line for line in launcher.pilot("token", "list").stdout.splitlines() if " ci " in line]
+    assert launcher.pilot("token", "revoke", line[:8]).stdout == "The token 'ci' is revoked.\n"
+    gone = pilot("run", "list", PILOT_API_URL=url, PILOT_TOKEN=secret)
+    assert gone.returncode == 1 and "was revoked" in gone.stderr and "Set PILOT_TOKEN" in gone.stderr
 
 
 def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
@@ -187,8 +214,10 @@ def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
         first.process.wait()
         assert processes.wait_until(lambda: len(first.offspring()) == 2, timeout_s=20), first.offspring()
 
+        kept = (home / "token").read_text()
         second = Launcher(home)
         started.append(second.ready())
+        assert (home / "token").read_text() == kept, "a token that works is kept"
         assert "that was killed left running: api." in second.text
         assert supervisor.wait(timeout=5) == -signal.SIGTERM
         assert first.offspring() == []

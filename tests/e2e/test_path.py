@@ -55,7 +55,7 @@ def stack(database_url: str, broker_url: str, home: Path) -> Iterator[Client]:
         while "Ready" not in (home / "up.log").read_text():
             assert up.poll() is None and time.monotonic() < deadline, (home / "up.log").read_text()
             time.sleep(0.1)
-        with Client(f"http://127.0.0.1:{api}") as client:
+        with Client(f"http://127.0.0.1:{api}", (home / "token").read_text().strip()) as client:
             yield client
     finally:
         up.send_signal(signal.SIGINT)

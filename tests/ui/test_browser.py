@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect, sync_playwright
 
 from api.client import Client
-from tests.ui.conftest import ApiServer
+from tests.api.served import ApiServer
 from tests.ui.story import Story
 from ui.palette import BUCKETS
 
@@ -220,7 +220,7 @@ def test_from_the_list_to_a_prompt_and_its_deep_link(
     row.click()
     expect(page.locator("pre.pc-text").first).to_contain_text(name.split("?")[0])
     expect(page.locator(".st-key-chart-visits svg.marks")).to_be_visible()
-    with Client(api.url) as client:
+    with Client(api.url, api.token) as client:
         first = client.prompts(running.id, bucket="committed", limit=1).prompts[0]
     assert watched.loads == 1, "walking through the dashboard loads nothing anew"
     page.goto(f"{dashboard}/prompt?run={running.id}&prompt={first.id}")
@@ -286,6 +286,6 @@ def test_a_run_is_started_in_the_browser(
     expect(page.locator(".pc-field-problem")).to_have_count(0)
     page.locator(".st-key-start-run button:visible").click()
     expect(page.locator(".st-key-run-header .pc-chip")).to_have_text("queued")
-    with Client(api.url) as client:
+    with Client(api.url, api.token) as client:
         (made,) = client.list_runs().runs
     assert made.steps_budget == 9 and f"run={made.id}" in page.url

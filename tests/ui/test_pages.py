@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from api.client import ApiError, Client
 from api.schemas import Problem
 from pipeline import config as run_config
-from tests.ui.conftest import ApiServer
+from tests.api.served import ApiServer, make_token
 from tests.ui.story import Story
 from ui import charts
 
@@ -50,6 +50,38 @@ def labels(app: AppTest) -> list[str]:
 
 def click(app: AppTest, key: str) -> AppTest:
     return checked(app.button(key=key).click().run())
+
+
+# Sign in
+
+
+def test_a_dashboard_without_a_token_asks_for_one(
+    api: ApiServer, running: Story, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PILOT_TOKEN")
+    secret = make_token(database_url, "run", "ada")
+    app = open_page("run", run=str(running.id))
+    assert labels(app) == ["Sign in"] and "of 60" not in html(app)
+    app.text_input[0].input("pilot_wrong")
+    wrong = checked(app.button[0].click().run())
+    assert "The token is not accepted" in html(wrong) and "of 60" not in html(wrong)
+    wrong.text_input[0].input(secret)
+    app = checked(wrong.button[0].click().run())
+    assert "of 60" in html(app), "the page that was asked for"
+    with Client(api.url, api.token) as client:
+        (token,) = (token for token in client.list_tokens().tokens if token.name == "ada")
+        client.revoke_token(token.id)
+    app = checked(app.run())
+    assert labels(app) == ["Sign in"] and "was revoked" in app.warning[0].value
+
+
+def test_a_token_that_may_only_read(
+    api: ApiServer, running: Story, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOT_TOKEN", make_token(database_url, "read"))
+    app = click(open_page("run", run=str(running.id)), "stop-run")
+    assert "The token may not do this" in app.toast[0].value
+    assert running.now().state == "running"
 
 
 # Runs
@@ -243,7 +275,7 @@ def test_prompts_by_deep_link(api: ApiServer, running: Story) -> None:
 
 
 def test_a_prompt_with_history(api: ApiServer, running: Story) -> None:
-    with Client(api.url) as client:
+    with Client(api.url, api.token) as client:
         row = client.prompts(running.id, sort="-visits", limit=1).prompts[0]
     app = open_page("prompt", run=str(running.id), prompt=row.id)
     page = html(app)
@@ -285,7 +317,7 @@ def test_a_run_from_a_preset(api: ApiServer, preset: dict[str, Any]) -> None:
     widget(app, "number_input", "budget.steps").set_value(7)
     widget(app, "text_input", "name").set_value("seven steps")
     app = click(app.run(), "start-run")
-    with Client(api.url) as client:
+    with Client(api.url, api.token) as client:
         (made,) = client.list_runs().runs
         assert (made.name, made.steps_budget, made.state) == ("seven steps", 7, "queued")
         assert client.get_run(made.id).config["method"]["n_pilot"] == 8
