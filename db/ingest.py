@@ -5,7 +5,8 @@ reader never sees half a step. Sequence numbers make it idempotent: `last_seq` m
 
 Resuming from step k takes back whatever an earlier attempt reported of later steps, because they will be
 trained again: their metrics, visits and moves go, and what they sampled is booked as `lost`, so the fates
-still add up.
+still add up. What an attempt may have sampled of the step that it died in is booked as `lost` when it ends: nobody can
+tell how much it was, and all of what the step had announced is the most.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Step:
 
 def begin_attempt(session: Session, run: Run, fence: int, host: str) -> int:
     """A new attempt of a run that the caller owns. Returns its number."""
+    _book_unfinished(session, run)
     run.attempt += 1
     session.add(Attempt(run_id=run.id, attempt=run.attempt, fence=fence, host=host))
     session.flush()
@@ -204,11 +206,36 @@ def newest_checkpoint(session: Session, run: Run) -> int | None:
 
 def finish_attempts(session: Session, run: Run, outcome: str, reason: str, exit_code: int | None) -> None:
     """No process of the run is left: its open attempt ended so. outcome: succeeded, stopped, failed or lost."""
+    _book_unfinished(session, run)
     session.execute(
         sa.update(Attempt)
         .where(Attempt.run_id == run.id, Attempt.finished_at.is_(None))
         .values(finished_at=sa.func.now(), outcome=outcome, reason=_clean(reason), exit_code=exit_code)
     )
+
+
+def _book_unfinished(session: Session, run: Run) -> None:
+    """What attempts may have sampled of the step after the run's last one is lost."""
+    session.flush()
+    unfinished = session.scalars(
+        sa.select(Attempt)
+        .where(Attempt.run_id == run.id, Attempt.open_rollouts > 0)
+        .execution_options(populate_existing=True)
+    ).all()
+    for attempt in unfinished:
+        lost = insert(LedgerEntry).values(
+            run_id=run.id,
+            attempt=attempt.attempt,
+            step=run.step + 1,
+            fate="lost",
+            rollouts=attempt.open_rollouts,
+            tokens=attempt.open_tokens,
+        )
+        session.execute(lost)
+        run.rollouts += attempt.open_rollouts
+        run.tokens += attempt.open_tokens
+        attempt.open_rollouts = attempt.open_tokens = 0
+    session.flush()
 
 
 def finish_run(run: Run, state: str, reason: str) -> None:

@@ -14,6 +14,7 @@ def main() -> int:
     train = commands.add_parser("train", help="run one attempt of a run")
     train.add_argument("run_dir", type=Path, help="folder with config.json; everything is written there")
     train.add_argument("--attempt", type=int, default=1, help="number of this attempt, from 1")
+    train.add_argument("--seconds-before", type=float, default=0.0, help="what earlier attempts took, for the budget")
     arguments = parser.parse_args()
     if not (arguments.run_dir / "config.json").is_file():
         parser.error(f"{arguments.run_dir} has no config.json: a run directory starts with its run config")
@@ -24,7 +25,7 @@ def main() -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     from pipeline.train import main as run  # torch is imported only when training starts
 
-    return run(arguments.run_dir.resolve(), arguments.attempt)
+    return run(arguments.run_dir.resolve(), arguments.attempt, arguments.seconds_before)
 
 
 if __name__ == "__main__":

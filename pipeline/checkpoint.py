@@ -7,9 +7,9 @@ file, everything else into JSON.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,19 +19,24 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
-_NAME = re.compile(r"step_(\d{6,})")
+from pipeline import rundir
+from pipeline.rundir import checkpoints
 
-
-def checkpoints(run_dir: Path) -> list[tuple[int, Path]]:
-    """(step, folder) of every whole checkpoint, oldest first."""
-    found = [(m, p) for p in (run_dir / "checkpoints").glob("step_*") if (m := _NAME.fullmatch(p.name))]
-    return sorted((int(m[1]), p) for m, p in found)
+_FULL = 1 << 20  # bytes free: some file systems refuse the last ones
 
 
 def save_checkpoint(
-    run_dir: Path, step: int, state: dict[str, Any], save_engine: Callable[[Path], None], keep: int
+    run_dir: Path,
+    step: int,
+    state: dict[str, Any],
+    save_engine: Callable[[Path], None],
+    keep: int,
+    keep_best: int = 0,
+    accuracy: float | None = None,
 ) -> Path:
-    """Writes the checkpoint of `step`, then deletes all but the newest `keep`. Returns its folder.
+    """Writes the checkpoint of `step`; then deletes all but the newest `keep` and the `keep_best` most accurate ones.
+
+    accuracy: of the policy in it, None when it was not evaluated. Returns its folder.
 
     Raises OSError when it cannot be written (disk full); the earlier checkpoints are then untouched.
     """
@@ -40,20 +45,30 @@ def save_checkpoint(
     final = root / f"step_{step:06d}"
     if final.exists():
         return final
+    for left in root.glob(".*_*"):  # by a process that was killed while it wrote or deleted
+        shutil.rmtree(left)
     draft = root / f".writing_{step:06d}"
-    shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     try:
         save_engine(draft)
         _save_tree(draft, state)
+        (draft / "accuracy.json").write_text(json.dumps({"sampled_accuracy": accuracy}) + "\n", encoding="utf-8")
         for path in (*draft.rglob("*"), draft):
             _fsync(path)
-    except BaseException:
+    except BaseException as error:
+        full = shutil.disk_usage(root).free < _FULL  # not every library says so
         shutil.rmtree(draft, ignore_errors=True)
+        if full and not isinstance(error, OSError):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(draft)) from error
         raise
     draft.rename(final)
     _fsync(root)
-    for _, old in checkpoints(run_dir)[:-keep]:
+    older = checkpoints(run_dir)[:-keep]
+    known = [(a, s, folder) for s, folder in checkpoints(run_dir) if (a := rundir.accuracy(folder)) is not None]
+    best = {folder for _, _, folder in sorted(known, reverse=True)[:keep_best]}
+    for _, old in older:
+        if old in best:
+            continue
         # Renamed first: a half-deleted folder must not look like a checkpoint.
         doomed = root / f".deleting_{old.name}"
         old.rename(doomed)

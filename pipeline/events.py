@@ -32,7 +32,8 @@ class Count(BaseModel):
 class AttemptStarted(Event):
     """The trainer has read its inputs. `from_step` is the checkpoint it goes on from (0 = the beginning).
 
-    lost: what earlier attempts sampled after that step; it will be sampled again.
+    lost: what earlier attempts sampled after that step, it will be sampled again, and all that they may have sampled
+        of the steps that they did not finish.
     """
 
     type: Literal["attempt_started"] = "attempt_started"
@@ -71,6 +72,19 @@ class VisitRecord(BaseModel):
     reward_variance: float | None
     tokens: int
     bucket: str
+
+
+class SamplingStarted(Event):
+    """An inference pass of a step begins. rollouts, tokens: what it may sample at most.
+
+    Should the trainer die before the step is finished, nobody can tell how far it came: all of it is booked as lost, so
+    that no budget is passed unnoticed.
+    """
+
+    type: Literal["sampling_started"] = "sampling_started"
+    step: int
+    rollouts: int
+    tokens: int
 
 
 class StepFinished(Event):
@@ -133,10 +147,20 @@ class AttemptFinished(Event):
 
 
 AnyEvent = Annotated[
-    AttemptStarted | PromptsLoaded | StepFinished | EvaluationFinished | CheckpointSaved | AttemptFinished,
+    AttemptStarted
+    | PromptsLoaded
+    | SamplingStarted
+    | StepFinished
+    | EvaluationFinished
+    | CheckpointSaved
+    | AttemptFinished,
     Field(discriminator="type"),
 ]
 _adapter: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+EXIT_SILENT = 74
+"""Exit status of a trainer that could not write its last event (sysexits.h: an I/O error)."""
 
 
 def parse_event(line: str | bytes) -> AnyEvent:

@@ -6,11 +6,13 @@ It knows no database and no broker. SIGTERM or SIGINT stop it after the step und
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import signal
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.allocation import Allocator, Batch, Group, Plan
-from pipeline.checkpoint import checkpoints, load_state, save_checkpoint
+from pipeline.checkpoint import load_state, save_checkpoint
 from pipeline.config import RunConfig, TorchEngine, load_config
 from pipeline.events import (
+    EXIT_SILENT,
     AttemptFinished,
     AttemptStarted,
     CheckpointSaved,
@@ -29,6 +32,7 @@ from pipeline.events import (
     EventLog,
     PromptRecord,
     PromptsLoaded,
+    SamplingStarted,
     StepFinished,
     VisitRecord,
     events_path,
@@ -36,6 +40,7 @@ from pipeline.events import (
 )
 from pipeline.prompts import load_run_prompts
 from pipeline.rollouts import write_rollouts
+from pipeline.rundir import checkpoints
 from pipeline.step import build_allocator, training_step
 
 if TYPE_CHECKING:
@@ -45,13 +50,14 @@ PROMPTS_PER_EVENT = 1000
 
 
 class Recorder:
-    """The engine, with the groups that it samples in a step kept for the record."""
+    """The engine, with the groups that it samples in a step kept for the record, and each pass told before it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, tell: Callable[[Plan], None]) -> None:
+        self.engine, self.tell = engine, tell
         self.groups: list[Group] = []
 
     def generate(self, plan: Plan) -> list[Group]:
+        self.tell(plan)
         groups = self.engine.generate(plan)
         self.groups += groups
         return groups
@@ -76,12 +82,14 @@ class Trainer:
         self.engine = Engine(self.config, settings, self.train_set.prompts)
         self.allocator: Allocator = build_allocator(self.config, len(self.train_set))
         self.step = 0  # finished steps
-        self.seconds = 0.0  # of training, all attempts
-        self.evaluated_at = -1
+        self.began, self.seconds_before = time.monotonic(), 0.0  # what earlier attempts took
+        self.slowest = 0.0  # seconds of this attempt's longest step, with its evaluation and checkpoint
+        self.evaluated_at, self.accuracy = -1, math.nan
         self.stop_requested = False
         sampled_before = sampled_in_earlier_attempts(run_dir, attempt)
         self._resume()
         lost = add(count for step, count in sampled_before.live.items() if step > self.step)
+        lost = add((lost, sampled_before.unfinished))
         self.spent = sampled_before.total
         self.log.append(
             AttemptStarted(
@@ -108,7 +116,7 @@ class Trainer:
             )
         self.allocator.load_state_dict(state["allocator"])
         self.engine.load(folder)
-        self.step, self.seconds, self.evaluated_at = step, state["seconds"], state["evaluated_at"]
+        self.step, self.evaluated_at, self.accuracy = step, state["evaluated_at"], state.get("accuracy", math.nan)
 
     def _tell_prompts(self) -> None:
         prompts = self.train_set.prompts
@@ -122,11 +130,13 @@ class Trainer:
         if self.step == 0:
             self._evaluate()
         while (reason := self._why_end()) is None:
+            start = time.monotonic()
             self._train_one_step()
             if self.step % self.config.evaluation.every == 0:
                 self._evaluate()
             if self.step % self.config.checkpoint.every == 0:
                 self._checkpoint()
+            self.slowest = max(self.slowest, time.monotonic() - start)
         if not self.stop_requested and self.evaluated_at != self.step:
             self._evaluate()
         self._checkpoint()
@@ -150,8 +160,17 @@ class Trainer:
                 f"token budget: {self.spent.tokens:,} of {budget.tokens:,} spent and the next step may take "
                 f"{most_tokens:,}"
             )
-        if budget.wall_clock_s is not None and self.seconds >= budget.wall_clock_s:
-            return f"time budget: {self.seconds:.0f} s of {budget.wall_clock_s:.0f} s used"
+        seconds, n_gpus = self.seconds_before + time.monotonic() - self.began, self.config.engine.n_gpus
+        if budget.wall_clock_s is not None and seconds + self.slowest > budget.wall_clock_s:
+            return (
+                f"time budget: {seconds:.0f} s of {budget.wall_clock_s:g} s used and the next step may take "
+                f"{self.slowest:.1f} s"
+            )
+        if budget.gpu_hours is not None and (seconds + self.slowest) * n_gpus > budget.gpu_hours * 3600:
+            return (
+                f"GPU budget: {seconds * n_gpus / 3600:.2f} of {budget.gpu_hours:g} GPU-hours used and the next step "
+                f"may take {self.slowest * n_gpus / 3600:.4f}"
+            )
         if self.allocator.pool_is_solved:
             return "every prompt of the pool is evicted as solved: nothing is left to train on"
         return None
@@ -164,12 +183,14 @@ class Trainer:
             limits.append((budget.tokens - self.spent.tokens) // self.config.sampling.max_new_tokens)
         return min(limits, default=None)
 
+    def _tell_sampling(self, plan: Plan) -> None:
+        most_tokens = plan.n_rollouts * self.config.sampling.max_new_tokens
+        self.log.append(SamplingStarted(step=self.step + 1, rollouts=plan.n_rollouts, tokens=most_tokens))
+
     def _train_one_step(self) -> None:
-        start = time.perf_counter()
-        recorder = Recorder(self.engine)
+        recorder = Recorder(self.engine, self._tell_sampling)
         batch, stats = training_step(self.allocator, recorder, self.config, self._limit())
         self.step = batch.step
-        self.seconds += time.perf_counter() - start
         fates = {fate.value: Count(rollouts=n, tokens=t) for fate, (n, t) in batch.fates.items()}
         self.spent = add((self.spent, *fates.values()))
         write_rollouts(self.run_dir, self.step, recorder.groups, self.train_set)
@@ -209,12 +230,12 @@ class Trainer:
         if len(scored_P) == 0:
             raise ValueError("the reward failed on every held-out prompt: check the reward and the answers")
         stderr = float(scored_P.std(ddof=1) / math.sqrt(len(scored_P))) if len(scored_P) > 1 else 0.0
-        self.evaluated_at = self.step
+        self.evaluated_at, self.accuracy = self.step, float(scored_P.mean())
         self.log.append(
             EvaluationFinished(
                 step=self.step,
                 greedy_accuracy=float(np.nanmean(greedy_P)),
-                sampled_accuracy=float(scored_P.mean()),
+                sampled_accuracy=self.accuracy,
                 stderr=stderr,
                 samples=settings.samples,
                 n_prompts=len(prompts),
@@ -230,11 +251,11 @@ class Trainer:
         state: dict[str, Any] = {
             "prompts": self.train_set.digest,
             "allocator": self.allocator.state_dict(),
-            "seconds": self.seconds,
             "evaluated_at": self.evaluated_at,
+            "accuracy": self.accuracy,
         }
-        keep = self.config.checkpoint.keep
-        path = save_checkpoint(self.run_dir, self.step, state, self.engine.save, keep)
+        keep, accuracy = self.config.checkpoint, self.accuracy if self.evaluated_at == self.step else None
+        path = save_checkpoint(self.run_dir, self.step, state, self.engine.save, keep.keep, keep.keep_best, accuracy)
         self.log.append(CheckpointSaved(step=self.step, path=str(path.relative_to(self.run_dir))))
 
 
@@ -281,28 +302,42 @@ def add(counts: Any) -> Count:
 
 
 class Sampled:
-    """What earlier attempts sampled: `total` of all their steps, and per step that still stands (`live`)."""
+    """What earlier attempts sampled: `total` of all their steps, and per step that still stands (`live`).
+
+    unfinished: at most, of steps that they died in and that no attempt has booked as lost yet; in `total`, too.
+    """
 
     def __init__(self) -> None:
         self.total = Count()
         self.live: dict[int, Count] = {}
+        self.unfinished = Count()
 
 
 def sampled_in_earlier_attempts(run_dir: Path, attempt: int) -> Sampled:
     sampled = Sampled()
     for earlier in range(1, attempt):
-        path = events_path(run_dir, earlier)
+        path, under_way = events_path(run_dir, earlier), Count()
         for event, _ in read_events(path) if path.exists() else ():
             if isinstance(event, AttemptStarted):
                 sampled.live = {s: c for s, c in sampled.live.items() if s <= event.from_step}
+                sampled.unfinished = Count()
+            elif isinstance(event, SamplingStarted):
+                under_way = add((under_way, Count(rollouts=event.rollouts, tokens=event.tokens)))
             elif isinstance(event, StepFinished):
+                under_way = Count()
                 sampled.live[event.step] = add(event.fates.values())
                 sampled.total = add((sampled.total, sampled.live[event.step]))
+        sampled.unfinished = add((sampled.unfinished, under_way))
+        sampled.total = add((sampled.total, under_way))
     return sampled
 
 
-def main(run_dir: Path, attempt: int) -> int:
-    """Runs one attempt to its end. Returns the exit code: 0 when it succeeded or was stopped, 1 when it failed."""
+def main(run_dir: Path, attempt: int, seconds_before: float = 0.0) -> int:
+    """Runs one attempt to its end. seconds_before: what earlier attempts took.
+
+    Returns the exit code: 0 when it succeeded or was stopped, 1 when it failed, EXIT_SILENT when it could not tell so.
+    """
+    began = time.monotonic()
     log = EventLog(events_path(run_dir, attempt))
     trainer: Trainer | None = None
     stop_early = False
@@ -317,15 +352,26 @@ def main(run_dir: Path, attempt: int) -> int:
     signal.signal(signal.SIGINT, stop)
     try:
         trainer = Trainer(run_dir, attempt, log)
-        trainer.stop_requested = stop_early
+        trainer.stop_requested, trainer.began, trainer.seconds_before = stop_early, began, seconds_before
         finished = trainer.run()
     except Exception as error:
         traceback.print_exc()
         step = trainer.step if trainer is not None else 0
-        finished = AttemptFinished(outcome="failed", reason=why(error), step=step)
-    log.append(finished)
-    log.close()
+        reason = f"the disk of {run_dir} is full: free some space, then resume" if full(error) else why(error)
+        finished = AttemptFinished(outcome="failed", reason=reason, step=step)
+    try:
+        log.append(finished)
+        log.close()
+    except OSError:
+        traceback.print_exc()
+        return EXIT_SILENT
     return 1 if finished.outcome == "failed" else 0
+
+
+def full(error: BaseException) -> bool:
+    """Whether it came of a full disk or a spent quota; not every library raises OSError then."""
+    words = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+    return any(word in str(error) for word in words) or (error.__cause__ is not None and full(error.__cause__))
 
 
 def why(error: Exception) -> str:

@@ -19,6 +19,7 @@ from pipeline.events import (
     CheckpointSaved,
     EvaluationFinished,
     PromptsLoaded,
+    SamplingStarted,
     StepFinished,
 )
 
@@ -49,8 +50,13 @@ def ingest(session: Session, run_id: uuid.UUID, attempt: int, fence: int, events
     steps: list[StepFinished] = []  # neighbouring steps go in together: a log that is caught up on has many
     try:
         for event in new:
+            if isinstance(event, SamplingStarted):
+                row.open_rollouts += event.rollouts
+                row.open_tokens += event.tokens
+                continue
             if isinstance(event, StepFinished):
                 steps.append(event)
+                row.open_rollouts = row.open_tokens = 0
                 continue
             _add_steps(session, run, row, steps)
             steps.clear()
@@ -84,8 +90,8 @@ def _add(session: Session, run: Run, attempt: Attempt, event: AnyEvent) -> None:
             tables.add_checkpoint(run, attempt, event.step)
         case AttemptFinished():
             pass  # what it means for the run is the supervisor's to say, once the process is gone
-        case StepFinished():
-            raise AssertionError("steps are added together")
+        case StepFinished() | SamplingStarted():
+            raise AssertionError("these are taken together")
 
 
 def _add_steps(session: Session, run: Run, attempt: Attempt, events: Sequence[StepFinished]) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.checkpoint import checkpoints, load_state, save_checkpoint
+from pipeline.checkpoint import load_state, save_checkpoint
+from pipeline.rundir import checkpoints, saved
 
 STATE = {
     "step": 3,
@@ -52,3 +53,20 @@ def test_half_written_folders_are_no_checkpoints(tmp_path):
     assert checkpoints(tmp_path) == []
     save_checkpoint(tmp_path, 9, STATE, engine, keep=1)
     assert [s for s, _ in checkpoints(tmp_path)] == [9]
+
+
+def test_the_most_accurate_are_kept_beside_the_newest(tmp_path):
+    for step, accuracy in enumerate([0.3, 0.8, None, 0.5, 0.8, 0.1, None], 1):
+        save_checkpoint(tmp_path, step, STATE, engine, keep=1, keep_best=1, accuracy=accuracy)
+    assert [(c.step, c.accuracy) for c in saved(tmp_path)] == [(5, 0.8), (7, None)], "of equal ones the newer"
+    save_checkpoint(tmp_path, 8, STATE, engine, keep=1, keep_best=0, accuracy=0.0)
+    assert [c.step for c in saved(tmp_path)] == [8]
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    root = tmp_path / "checkpoints"
+    for name in (".writing_000002", ".deleting_step_000001"):
+        (root / name).mkdir(parents=True)
+        (root / name / "weights").write_bytes(b"w")
+    save_checkpoint(tmp_path, 3, STATE, engine, keep=1)
+    assert [p.name for p in root.iterdir()] == ["step_000003"]

@@ -14,16 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
-from pipeline.checkpoint import checkpoints, load_state
+from pipeline.checkpoint import load_state
 from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
     EvaluationFinished,
     PromptsLoaded,
+    SamplingStarted,
     StepFinished,
     events_path,
     read_events,
 )
+from pipeline.rundir import checkpoints, saved
 
 BUNDLED = "pipeline/bundled/"
 
@@ -55,8 +57,8 @@ def configure(folder, **changes):
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
 
 
-def start(folder, attempt=1):
-    command = [sys.executable, "-m", "pipeline", "train", str(folder), "--attempt", str(attempt)]
+def start(folder, attempt=1, *more):
+    command = [sys.executable, "-m", "pipeline", "train", str(folder), "--attempt", str(attempt), *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -123,7 +125,7 @@ def test_killed_at_any_moment_and_resumed_is_bit_for_bit_the_same(run_dir, tmp_p
     other = tmp_path / "killed"
     other.mkdir()
     configure(other)
-    attempt, total, standing = 1, 0, {}
+    attempt, total, standing, unfinished = 1, 0, {}, 0
     while True:
         process = start(other, attempt)
         if attempt <= 4:
@@ -135,13 +137,19 @@ def test_killed_at_any_moment_and_resumed_is_bit_for_bit_the_same(run_dir, tmp_p
         assert code in ((0, -signal.SIGKILL) if attempt <= 4 else (0,)), process.stdout.read()
         found = events(other, attempt)
         (started,) = of(AttemptStarted, found)
-        lost = sum(n for step, n in standing.items() if step > started.from_step)
+        lost = unfinished + sum(n for step, n in standing.items() if step > started.from_step)
         assert started.lost.rollouts == lost, "what is sampled again is booked as lost"
         standing = {step: n for step, n in standing.items() if step <= started.from_step}
-        for e in of(StepFinished, found):
-            standing[e.step] = sum(c.rollouts for c in e.fates.values())
-            total += standing[e.step]
-            assert e.rollouts == total
+        total, unfinished = total + unfinished, 0
+        for e in found:
+            if isinstance(e, SamplingStarted):
+                unfinished += e.rollouts
+            if isinstance(e, StepFinished):
+                standing[e.step] = sum(c.rollouts for c in e.fates.values())
+                total += standing[e.step]
+                assert e.rollouts == total
+                assert standing[e.step] <= unfinished
+                unfinished = 0
         if code == 0:
             break
         attempt += 1
@@ -181,6 +189,7 @@ def test_sigterm_finishes_the_step_and_a_new_attempt_goes_on(run_dir):
         ({"rollouts": 200}, "rollout budget: "),
         ({"tokens": 1500}, "token budget: "),
         ({"wall_clock_s": 0.01}, "time budget: "),
+        ({"gpu_hours": 1e-6}, "GPU budget: "),
     ],
 )
 def test_budgets_are_hard(run_dir, budget, reason):
@@ -190,7 +199,28 @@ def test_budgets_are_hard(run_dir, budget, reason):
     assert found[-1].outcome == "succeeded" and found[-1].reason.startswith(reason)
     steps = of(StepFinished, found)
     assert len(steps) < 50
+    if not steps:
+        assert budget.keys() <= {"wall_clock_s", "gpu_hours"}, "loading alone takes longer"
+        return
     assert steps[-1].rollouts <= budget.get("rollouts", 10**9) and steps[-1].tokens <= budget.get("tokens", 10**9)
+
+
+def test_time_of_earlier_attempts_counts(run_dir):
+    configure(run_dir, budget={"steps": 50, "wall_clock_s": 1000})
+    process = start(run_dir, 1, "--seconds-before", "999.9")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert events(run_dir)[-1].reason.startswith("time budget: 100")
+
+
+def test_the_best_checkpoint_is_kept_beside_the_newest(run_dir):
+    configure(run_dir, evaluation={"every": 2, "samples": 2}, checkpoint={"every": 2, "keep": 1, "keep_best": 1})
+    code, output, found = run(run_dir)
+    assert code == 0, output
+    accuracy = {e.step: e.sampled_accuracy for e in of(EvaluationFinished, found)}
+    best = max((a, step) for step, a in accuracy.items() if step)[1]
+    assert [c.step for c in saved(run_dir)] == sorted({best, 12})
+    assert all(c.accuracy == accuracy[c.step] and c.n_bytes > 100_000 for c in saved(run_dir))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pipeline.events import (
     EvaluationFinished,
     PromptRecord,
     PromptsLoaded,
+    SamplingStarted,
     StepFinished,
     VisitRecord,
 )
@@ -71,6 +72,10 @@ def step(
         rollouts=before + sampled,
         tokens=10 * (before + sampled),
     )
+
+
+def sampling(step: int, rollouts: int = 8) -> SamplingStarted:
+    return SamplingStarted(step=step, rollouts=rollouts, tokens=20 * rollouts)
 
 
 def evaluation(step: int, accuracy: float) -> EvaluationFinished:

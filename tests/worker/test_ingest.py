@@ -225,3 +225,32 @@ def test_progress_forgives_setbacks(session: Session, run_id: uuid.UUID) -> None
     assert session.get_one(Run, run_id, populate_existing=True).setbacks == 2
     ingest(session, run_id, 1, 1, first_attempt()[:5])
     assert session.get_one(Run, run_id, populate_existing=True).setbacks == 0
+
+
+def test_what_a_step_may_have_sampled_when_its_attempt_died_is_lost(session: Session, run_id: uuid.UUID) -> None:
+    events = number(
+        [
+            logs.started(1),
+            logs.sampling(1),
+            logs.step(1, [visit("p0", "ready"), visit("p1", "ready")]),
+            logs.checkpoint(1),
+            logs.sampling(2),
+            logs.step(2, [visit("p0", "ready"), visit("p1", "ready")], before=8),
+            logs.sampling(3),
+            logs.sampling(3, 5),
+        ]
+    )
+    for cut in (3, 7):
+        ingest(session, run_id, 1, 1, events[:cut])
+    assert spent(session, run_id) == (16, 160), "it may finish the step yet"
+    ingest(session, run_id, 1, 1, events)
+    tables.finish_attempts(session, leases.owned(session, run_id, 1), "lost", "killed", None)
+    assert spent(session, run_id) == (29, 420)
+    tables.begin_attempt(session, leases.owned(session, run_id, 1), 1, "host")
+    lost = Count(rollouts=21, tokens=340)
+    ingest(session, run_id, 2, 1, number([logs.started(2, from_step=1, lost=lost), logs.sampling(2)]))
+    assert spent(session, run_id) == (29, 420)
+    booked = sa.select(LedgerEntry.step, LedgerEntry.rollouts, LedgerEntry.tokens).where(LedgerEntry.fate == "lost")
+    assert session.execute(booked).all() == [(1, 21, 340)], "the steps that are repeated, and the unfinished one"
+    tables.begin_attempt(session, leases.owned(session, run_id, 1), 1, "host")
+    assert spent(session, run_id) == (37, 580), "an attempt that nobody finished"
