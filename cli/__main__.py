@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,8 +24,10 @@ app = typer.Typer(
 )
 runs = typer.Typer(no_args_is_help=True, help="Start, list, look at, stop and resume runs.")
 database = typer.Typer(no_args_is_help=True, help="The database that DATABASE_URL names.")
+data = typer.Typer(no_args_is_help=True, help="Prompt sets.")
 access = typer.Typer(no_args_is_help=True, help="Tokens: who may use the API.")
 app.add_typer(runs, name="run")
+app.add_typer(data, name="data")
 app.add_typer(access, name="token")
 app.add_typer(database, name="db")
 
@@ -190,6 +193,29 @@ def token_revoke(
 
     with _client() as client:
         print(tokens.revoke(client, token_id))
+
+
+@data.command("prepare")
+def data_prepare(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A published data set, such as gsm8k or deepmath.")],
+    out: Annotated[Path, typer.Option(help="Folder for train.jsonl and eval.jsonl, such as data/gsm8k.")],
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="[SOURCE=]FILE", help="A file in place of the hub's; may be repeated."),
+    ] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option("--eval", metavar="SOURCE", help="Held-out prompts, in place of the set's own; may be repeated."),
+    ] = None,
+    instruction: Annotated[
+        str | None, typer.Option(help="What follows each question, in place of the request for a boxed answer.")
+    ] = None,
+) -> None:
+    """Make prompt sets of a published data set, fetched from the Hugging Face hub or given as files."""
+    from cli.data import prepared
+    from pipeline.datasets import INSTRUCTION
+
+    print(prepared(name, out, files or [], held_out or [], INSTRUCTION if instruction is None else instruction))
 
 
 @database.command("upgrade")

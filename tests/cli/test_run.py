@@ -71,6 +71,9 @@ def test_where_the_api_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (("token", "create", "x", "--scope", "root"), {}, 2, "--scope 'root' is not one of read, run, admin"),
         (("token", "create", "x", "--if-none"), {}, 2, "--if-none goes with --direct"),
         (("run", "list"), {"PILOT_TOKEN": "two words"}, 1, "characters that no token has"),
+        (("data", "prepare", "mnist", "--out", "x"), {}, 2, "unknown data set 'mnist'; known: deepmath"),
+        (("data", "prepare", "math", "--out", "x", "--from", "a.jsonl"), {}, 2, "--from math-train=FILE"),
+        (("data", "prepare", "aime24", "--out", "x", "--from", "a.jsonl"), {}, 2, "a.jsonl cannot be read"),
         (("up", "--exit"), {}, 2, "--exit goes with --demo"),
         (("up", "--port-api", "0"), {}, 2, "--port-api"),
     ],
@@ -137,6 +140,16 @@ def test_config_file_refused(text: str, words: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(Failure, match=words):
         read_config(path)
+
+
+def test_data_prepare(tmp_path: Path) -> None:
+    excerpt = CHECKOUT / "tests/pipeline/published/amc23.jsonl"
+    done = pilot(
+        "data", "prepare", "amc23", "--out", str(tmp_path / "amc"), "--from", str(excerpt), "--instruction", "!"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/amc/eval.jsonl: 2 prompts of 2 rows\n"
+    assert (tmp_path / "amc/eval.jsonl").read_text().count('!", "answer"') == 2
 
 
 def test_presets_by_name(database_url: str, broker_url: str, tmp_path: Path) -> None:
