@@ -23,8 +23,12 @@ def main() -> int:
     except (SettingsMissing, DatabaseUnavailable) as error:
         print(error, file=sys.stderr)
         return 1
-    uvicorn.run(app, host=given.host, port=given.port, access_log=False, timeout_graceful_shutdown=10)
-    return 0
+    server = uvicorn.Server(
+        uvicorn.Config(app, host=given.host, port=given.port, access_log=False, timeout_graceful_shutdown=10)
+    )
+    app.state.ending = lambda: server.should_exit  # a stream that goes on would hold the server up
+    server.run()
+    return 0 if server.started else 3
 
 
 if __name__ == "__main__":

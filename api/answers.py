@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
+from sqlalchemy.orm import Session
 
 from api.schemas import AttemptOut, BucketsAt, PromptRow, RunDetail, RunSummary
-from db.models import Attempt, Run
+from db import runs
+from db.models import Run
 from db.views import BucketCounts, PromptStanding, bucket_counts
 
 
-def run_summary(run: Run) -> RunSummary:
-    return RunSummary.model_validate(_summary(run, RunSummary))
+def run_summaries(session: Session, rows: Sequence[Run]) -> list[RunSummary]:
+    standings = runs.standings(session, rows)
+    return [RunSummary.model_validate(_summary(run, standings[run.id], RunSummary)) for run in rows]
 
 
-def run_detail(run: Run, attempts: Sequence[Attempt]) -> RunDetail:
-    outs = [AttemptOut.model_validate(attempt, from_attributes=True) for attempt in attempts]
-    return RunDetail.model_validate(_summary(run, RunDetail) | {"attempts": outs})
+def run_detail(session: Session, run: Run) -> RunDetail:
+    """The run as it stands in this transaction."""
+    attempts = [AttemptOut.model_validate(a, from_attributes=True) for a in runs.attempts(session, run.id)]
+    standing = runs.standings(session, [run])[run.id]
+    return RunDetail.model_validate(_summary(run, standing, RunDetail) | {"attempts": attempts})
 
 
 def buckets_at(counts: BucketCounts) -> BucketsAt:
@@ -29,11 +34,15 @@ def prompt_row(standing: PromptStanding) -> PromptRow:
     return PromptRow.model_validate(standing, from_attributes=True)
 
 
-def _summary(run: Run, body: type[BaseModel]) -> dict[str, Any]:
+def _summary(run: Run, standing: runs.Standing, body: type[BaseModel]) -> dict[str, Any]:
     columns = {name: getattr(run, name) for name in body.model_fields if hasattr(run, name)}
     budget = run.config["budget"]
-    return columns | {
-        "buckets": bucket_counts(run.step, run.buckets).counts,
-        "steps_budget": budget["steps"],
-        "rollouts_budget": budget["rollouts"],
-    }
+    return (
+        columns
+        | standing._asdict()
+        | {
+            "buckets": bucket_counts(run.step, run.buckets).counts,
+            "steps_budget": budget["steps"],
+            "rollouts_budget": budget["rollouts"],
+        }
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import uuid
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -83,6 +84,7 @@ class Client:
             raise ApiUnreachable(base_url, "this is not an http:// or https:// URL")
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
             raise ApiUnreachable(base_url, "the token is not one: it has characters that no token has")
+        self._timeout = timeout
         # A proxy from the environment cannot reach this machine's loopback address.
         self._http = httpx.Client(
             base_url=url,
@@ -118,6 +120,26 @@ class Client:
     def get_run(self, run_id: uuid.UUID | str) -> RunDetail:
         return self._call(RunDetail, "GET", _run(run_id))
 
+    def wait_for_run(self, run_id: uuid.UUID | str, until: str = "finished", timeout: float = 30) -> RunDetail:
+        """The run as soon as it has `finished` or `started`, or as it is after `timeout` seconds (at most 300)."""
+        params = {"until": until, "timeout": timeout}
+        return self._call(RunDetail, "GET", _run(run_id, "wait"), params=params, wait=timeout)
+
+    def clone_run(
+        self, run_id: uuid.UUID | str, config: dict[str, Any], priority: int = 0, key: str | None = None
+    ) -> RunDetail:
+        """Starts a run with the config of this one and some changes. ApiError 422 names every faulty field."""
+        headers = {} if key is None else {"Idempotency-Key": key}
+        body = {"config": config, "priority": priority}
+        return self._call(RunDetail, "POST", _run(run_id, "clone"), json=body, headers=headers)
+
+    def set_priority(self, run_id: uuid.UUID | str, priority: int) -> RunDetail:
+        return self._call(RunDetail, "PATCH", _run(run_id), json={"priority": priority})
+
+    def delete_run(self, run_id: uuid.UUID | str) -> RunDetail:
+        """Deletes a run that has ended, with everything that it left. ApiError 409 otherwise."""
+        return self._call(RunDetail, "DELETE", _run(run_id))
+
     def stop_run(self, run_id: uuid.UUID | str) -> RunDetail:
         """Asks the run to stop after its step. ApiError 409 when it has finished."""
         return self._call(RunDetail, "POST", _run(run_id, "stop"))
@@ -126,8 +148,17 @@ class Client:
         """Queues a stopped or failed run again. ApiError 409 in every other state."""
         return self._call(RunDetail, "POST", _run(run_id, "resume"))
 
-    def metrics(self, run_id: uuid.UUID | str, from_step: int = 0) -> Metrics:
-        return self._call(Metrics, "GET", _run(run_id, "metrics"), params={"from_step": from_step})
+    def metrics(
+        self,
+        run_id: uuid.UUID | str,
+        from_step: int = 0,
+        to_step: int | None = None,
+        points: int | None = None,
+        metric: Sequence[str] | None = None,
+    ) -> Metrics:
+        """points: only about so many steps, those with the extremes of each `metric`, for a chart."""
+        params = {"from_step": from_step, "to_step": to_step, "points": points, "metric": metric}
+        return self._call(Metrics, "GET", _run(run_id, "metrics"), params=params)
 
     def buckets(self, run_id: uuid.UUID | str, from_step: int = 0) -> Buckets:
         return self._call(Buckets, "GET", _run(run_id, "buckets"), params={"from_step": from_step})
@@ -206,8 +237,10 @@ class Client:
         params: dict[str, Any] | None = None,
         json: Any = None,
         headers: dict[str, str] | None = None,
+        wait: float = 0,
     ) -> _Body:
-        return self._read(TypeAdapter(body), self._send(method, path, params=params, json=json, headers=headers))
+        response = self._send(method, path, params=params, json=json, headers=headers, wait=wait)
+        return self._read(TypeAdapter(body), response)
 
     def _send(
         self,
@@ -217,10 +250,12 @@ class Client:
         params: dict[str, Any] | None = None,
         json: Any = None,
         headers: dict[str, str] | None = None,
+        wait: float = 0,
     ) -> httpx.Response:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
-            response = self._http.request(method, path, params=given, json=json, headers=headers)
+            timeout = self._timeout + wait
+            response = self._http.request(method, path, params=given, json=json, headers=headers, timeout=timeout)
         except httpx.TimeoutException:
             raise ApiUnreachable(self.base_url, "it did not answer in time") from None
         except httpx.ConnectError as error:

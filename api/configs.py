@@ -25,6 +25,23 @@ def accept(data: dict[str, Any]) -> RunConfig:
     return config
 
 
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `changes`: mappings are merged, everything else is replaced.
+
+    A section that is given another `name` is another kind of section: it is replaced whole, as the fields of the old
+    kind mean nothing to it.
+    """
+    result = dict(base)
+    for key, value in changes.items():
+        old = base.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            other = "name" in value and "name" in old and value["name"] != old["name"]
+            result[key] = value if other else merged(old, value)
+        else:
+            result[key] = value
+    return result
+
+
 def _unstorable(data: dict[str, Any]) -> list[FieldProblem]:
     """NUL characters and half surrogates, which JSON can carry and Postgres can't, and absurd nesting."""
     problems: list[FieldProblem] = []

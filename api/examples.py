@@ -16,6 +16,10 @@ _SUMMARY: dict[str, Any] = {
     "name": "first run",
     "state": "running",
     "reason": None,
+    "todo": "stop it to end after the step under way, with a checkpoint",
+    "priority": 0,
+    "device": "cpu",
+    "n_devices": 1,
     "method": "pilot_commit",
     "model": "pipeline/bundled/policy",
     "created_at": "2026-01-05T09:30:00Z",
@@ -47,6 +51,7 @@ _ATTEMPT: dict[str, Any] = {
 _DETAIL = _SUMMARY | {
     "config": _CONFIG,
     "config_digest": "5a0c1f9be27d4e36",
+    "cloned_from": None,
     "dataset_id": "c2a4f1e09b7d3356",
     "stop_requested_at": None,
     "eval_rollouts": 768,
@@ -109,6 +114,11 @@ ANSWERS: dict[str, Any] = {
     "get_run": _DETAIL,
     "stop_run": _DETAIL | {"state": "stopping", "stop_requested_at": "2026-01-05T09:41:00Z"},
     "resume_run": _DETAIL | {"state": "queued"},
+    "clone_run": _QUEUED | {"cloned_from": _RUN, "id": "c3b0f9e4-5d27-4e0a-8f6e-0d3f1b8c7a22"},
+    "change_run": _DETAIL | {"priority": 10},
+    "delete_run": _DETAIL | {"state": "succeeded", "finished_at": "2026-01-05T10:02:11Z"},
+    "get_config": _CONFIG,
+    "wait_for_run": _DETAIL | {"state": "succeeded", "finished_at": "2026-01-05T10:02:11Z"},
     "get_metrics": {
         "steps": [
             {

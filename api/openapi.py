@@ -69,8 +69,8 @@ def complete(app: FastAPI) -> None:
             for path, operations in document["paths"].items():
                 for method, operation in operations.items():
                     for status, response in operation["responses"].items():
-                        if status < "400":
-                            response["content"]["application/json"]["example"] = ANSWERS[operation["operationId"]]
+                        if status < "400" and (content := response.get("content", {}).get("application/json")):
+                            content["example"] = ANSWERS[operation["operationId"]]
                     kinds = [*_EVERYWHERE, *(() if path in OPEN else _WITH_TOKEN)]
                     kinds += ["foreign-origin"] if method != "get" else []
                     if path not in OPEN:

@@ -49,6 +49,7 @@ class RunCreate(BaseModel):
             }
         ],
     )
+    priority: int = Field(0, ge=-1000, le=1000, description="Of queued runs, higher ones start first.")
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +59,21 @@ class RunCreate(BaseModel):
         return body
 
 
+class RunClone(BaseModel):
+    """What a clone has different. Sections are merged into those of the run's config; a section with another `name`
+    (a method, an engine, a selection) takes the place of the old one.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    config: dict[str, Any] = Field({}, examples=[{"name": "longer", "budget": {"steps": 80}}])
+    priority: int = Field(0, ge=-1000, le=1000, description="Of queued runs, higher ones start first.")
+
+
+class RunChange(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    priority: int = Field(ge=-1000, le=1000, description="Of queued runs, higher ones start first.")
+
+
 class RunSummary(BaseModel):
     """A run as lists show it. `steps_budget` and `rollouts_budget` are its config's bounds."""
 
@@ -65,6 +81,10 @@ class RunSummary(BaseModel):
     name: str
     state: str = Field(examples=["running"])
     reason: str | None = Field(description="Why it is in this state, for a person.")
+    todo: str = Field(description="What a person can do now.")
+    priority: int = Field(description="Of queued runs, higher ones start first.")
+    device: str = Field(description="What it needs: `cpu` or `cuda`.", examples=["cuda"])
+    n_devices: int
     method: str = Field(examples=["pilot_commit"])
     model: str
     created_at: dt.datetime
@@ -85,6 +105,7 @@ class RunSummary(BaseModel):
 class RunDetail(RunSummary):
     config: dict[str, Any]
     config_digest: str
+    cloned_from: uuid.UUID | None = Field(description="The run whose config it began with; it may be deleted.")
     dataset_id: str | None
     stop_requested_at: dt.datetime | None
     eval_rollouts: int
@@ -139,6 +160,24 @@ class EvaluationOut(BaseModel):
 class Metrics(BaseModel):
     steps: list[StepOut]
     evaluations: list[EvaluationOut]
+
+
+class RunProgress(BaseModel):
+    """Where a run stands, in its stream of events. Steps beyond `from_step` of older attempts were lost and come again
+    when `attempt` grows.
+    """
+
+    id: uuid.UUID
+    state: str
+    reason: str | None
+    attempt: int
+    from_step: int | None = Field(
+        description="Step of the checkpoint that the attempt goes on from; null: not known yet."
+    )
+    step: int
+    rollouts: int
+    tokens: int
+    accuracy: float | None
 
 
 class BucketsAt(BaseModel):

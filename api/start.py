@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -19,8 +20,7 @@ from pipeline.config import RunConfig
 from worker import queue
 
 BROKER_AWAY: Final = (
-    "queued, but the broker cannot be reached; a worker starts the run when the broker is back. "
-    "Check that it runs and that REDIS_URL is right."
+    "the broker cannot be reached (check that it runs and that REDIS_URL is right); a worker finds the run all the same"
 )
 IdempotencyKey = Annotated[
     CleanText | None,
@@ -53,6 +53,9 @@ def start(
     action: str,
     request: object,
     config: Callable[[], RunConfig],
+    *,
+    priority: int = 0,
+    cloned_from: uuid.UUID | None = None,
 ) -> RunDetail:
     """Create the run, unless the same request with the same key did, and fill in the response's headers.
 
@@ -70,7 +73,7 @@ def start(
             if key is not None:
                 earlier = idempotency.take(session, caller.id, key, digest)
             if earlier is None:
-                created = _create(session, caller, action, accepted)
+                created = _create(session, caller, action, accepted, priority, cloned_from)
                 if key is not None:
                     idempotency.keep(session, caller.id, key, created.model_dump(mode="json"))
     if earlier is not None:
@@ -92,11 +95,13 @@ def sent(session: Session, run: RunDetail) -> RunDetail:
     except queue.BrokerUnavailable:
         with session.begin():
             row = runs.set_queued_reason(session, run.id, BROKER_AWAY)
-            return run_detail(row, runs.attempts(session, run.id))
+            return run_detail(session, row)
     return run
 
 
-def _create(session: Session, caller: Caller, action: str, config: RunConfig) -> RunDetail:
+def _create(
+    session: Session, caller: Caller, action: str, config: RunConfig, priority: int, cloned_from: uuid.UUID | None
+) -> RunDetail:
     run = runs.create(
         session,
         name=config.name,
@@ -106,7 +111,11 @@ def _create(session: Session, caller: Caller, action: str, config: RunConfig) ->
         model=config.model.path,
         device=config.engine.devices.kind,
         n_devices=config.engine.devices.n,
+        priority=priority,
+        cloned_from=cloned_from,
     )
     after = {"name": run.name, "method": run.method, "model": run.model, "config_digest": run.config_digest}
+    if cloned_from is not None:
+        after["cloned_from"] = str(cloned_from)
     caller.record(session, action, run.id, after=after)
-    return run_detail(run, [])
+    return run_detail(session, run)

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Float, Integer, Select, and_, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Float, Integer, Select, and_, func, literal, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
 from db.models import (
@@ -80,18 +80,57 @@ class History(NamedTuple):
     moves: Sequence[PromptMove]
 
 
-def metrics(session: Session, run_id: uuid.UUID, from_step: int) -> tuple[Sequence[StepMetrics], Sequence[Evaluation]]:
-    """Steps and evaluations from `from_step` on, in order."""
+def metrics(
+    session: Session,
+    run_id: uuid.UUID,
+    from_step: int,
+    to_step: int | None = None,
+    *,
+    parts: int | None = None,
+    shown: Sequence[str] = (),
+) -> tuple[Sequence[StepMetrics], Sequence[Evaluation]]:
+    """Steps and evaluations of a range, both ends included, in order.
+
+    parts: cut the range into so many equal parts and return only the steps that hold the smallest or the largest
+    value, in their part, of a metric in `shown`, and the first and the last step: a chart of them looks the same.
+    """
     get(session, run_id)
-    steps = session.scalars(
+    last = to_step if to_step is not None else 2**31 - 1
+    steps = (
         select(StepMetrics)
-        .where(StepMetrics.run_id == run_id, StepMetrics.step >= from_step)
+        .where(StepMetrics.run_id == run_id, StepMetrics.step.between(from_step, last))
         .order_by(StepMetrics.step)
-    ).all()
+    )
+    if parts is not None:
+        range_ = {"run_id": run_id, "from_step": from_step, "to_step": last}
+        kept = session.scalars(_EXTREMES, range_ | {"parts": parts, "shown": list(shown)}).all()
+        steps = steps.where(StepMetrics.step.in_(kept))
     evaluations = session.scalars(
-        select(Evaluation).where(Evaluation.run_id == run_id, Evaluation.step >= from_step).order_by(Evaluation.step)
+        select(Evaluation)
+        .where(Evaluation.run_id == run_id, Evaluation.step.between(from_step, last))
+        .order_by(Evaluation.step)
     ).all()
-    return steps, evaluations
+    return session.scalars(steps).all(), evaluations
+
+
+# The range is that of the steps that are there, so that parts are not wasted on steps to come.
+_EXTREMES = text(
+    """
+    WITH ends AS (
+        SELECT min(step) AS first, max(step) AS last FROM step_metrics
+        WHERE run_id = :run_id AND step BETWEEN :from_step AND :to_step
+    ), known AS (
+        SELECT step, name, (metrics ->> name)::float8 AS value,
+               width_bucket(step, first, last + 1, :parts) AS part
+        FROM step_metrics CROSS JOIN ends CROSS JOIN unnest(CAST(:shown AS text[])) AS name
+        WHERE run_id = :run_id AND step BETWEEN first AND last AND metrics ->> name IS NOT NULL
+    )
+    (SELECT DISTINCT ON (name, part) step FROM known ORDER BY name, part, value, step)
+    UNION (SELECT DISTINCT ON (name, part) step FROM known ORDER BY name, part, value DESC, step)
+    UNION SELECT first FROM ends WHERE first IS NOT NULL
+    UNION SELECT last FROM ends WHERE last IS NOT NULL
+    """
+)
 
 
 def buckets(session: Session, run_id: uuid.UUID, from_step: int) -> tuple[BucketCounts, list[BucketCounts]]:

@@ -1,4 +1,4 @@
-# The API and the migrations: python -m cli db upgrade, uvicorn api.app:create_app. No torch.
+# The API and the migrations: python -m cli db upgrade, python -m api. No torch.
 FROM python:3.11-slim-bookworm
 
 ENV PYTHONUNBUFFERED=1
@@ -20,4 +20,4 @@ ENV PILOT_HOME=/data
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
-CMD ["uvicorn", "api.app:create_app", "--factory", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["python", "-m", "api", "--host", "0.0.0.0", "--port", "8000"]

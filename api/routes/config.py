@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Response
 
 from api.configs import accept
 from api.dependencies import json_body
+from api.etags import IfNoneMatch, answered, conditional
 from api.openapi import problems
 from api.schemas import ConfigCheck, Preset, RunCreate
 from pipeline.config import ConfigProblems, RunConfig, presets
@@ -15,10 +19,22 @@ from pipeline.config import ConfigProblems, RunConfig, presets
 router = APIRouter(prefix="/api/v1", tags=["configs"])
 
 
-@router.get("/config/schema", operation_id="get_config_schema")
-def get_config_schema() -> dict[str, Any]:
+@router.get(
+    "/config/schema",
+    operation_id="get_config_schema",
+    response_model=None,
+    responses={**conditional("A JSON schema."), **problems("invalid-request")},
+)
+def get_config_schema(response: Response, if_none_match: IfNoneMatch = None) -> Any:
     """The JSON schema of a run config, with defaults, bounds and descriptions."""
-    return RunConfig.model_json_schema()
+    schema, version = _schema()
+    return answered(schema, version, response, if_none_match)
+
+
+@cache
+def _schema() -> tuple[dict[str, Any], str]:
+    schema = RunConfig.model_json_schema()
+    return schema, hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @router.post(

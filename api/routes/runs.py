@@ -1,19 +1,20 @@
-"""Runs: start, list, look at, stop, resume."""
+"""Runs: start, list, look at, stop, resume, clone, move in the queue, delete."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from api import cursors
 from api.access import Runner
-from api.answers import run_detail, run_summary
-from api.configs import accept
+from api.answers import run_detail, run_summaries
+from api.configs import accept, merged
 from api.dependencies import CleanText, Reading, RunId, Writing, json_body
+from api.etags import IfNoneMatch, answered, conditional
 from api.openapi import problems
-from api.schemas import RunCreate, RunDetail, RunPage, RunState
+from api.schemas import RunChange, RunClone, RunCreate, RunDetail, RunPage, RunState
 from api.start import CREATED, IdempotencyKey, sent, start
 from db import runs
 
@@ -45,7 +46,16 @@ def create_run(
     Nothing is stored unless everything in the config is accepted. When the broker is away, the run is stored
     all the same: it stays queued, its `reason` says so, and a worker starts it when the broker is back.
     """
-    return start(session, response, caller, key, "run.create", body.config, lambda: accept(body.config))
+    return start(
+        session,
+        response,
+        caller,
+        key,
+        "run.create",
+        body.model_dump(),
+        lambda: accept(body.config),
+        priority=body.priority,
+    )
 
 
 @router.get("", operation_id="list_runs", responses=problems("invalid-request"))
@@ -61,13 +71,89 @@ def list_runs(query: Annotated[RunsQuery, Query()], session: Reading) -> RunPage
         next_cursor = cursors.encode(
             cursors.RunsCursor(state=query.state, created_at=following.created_at, id=following.id)
         )
-    return RunPage(runs=[run_summary(run) for run in rows], next_cursor=next_cursor)
+    return RunPage(runs=run_summaries(session, rows), next_cursor=next_cursor)
 
 
 @router.get("/{run_id}", operation_id="get_run", responses=problems("run-not-found", "invalid-request"))
 def get_run(run_id: RunId, session: Reading) -> RunDetail:
     """One run with its config and attempts."""
-    return run_detail(runs.get(session, run_id), runs.attempts(session, run_id))
+    return run_detail(session, runs.get(session, run_id))
+
+
+@router.get(
+    "/{run_id}/config",
+    operation_id="get_config",
+    response_model=None,
+    responses={**conditional("The run's config, whole."), **problems("run-not-found", "invalid-request")},
+)
+def get_config(run_id: RunId, session: Reading, response: Response, if_none_match: IfNoneMatch = None) -> Any:
+    """The run's config with all defaults. It never changes; a clone has another one."""
+    run = runs.get(session, run_id)
+    return answered(run.config, run.config_digest, response, if_none_match)
+
+
+@router.patch(
+    "/{run_id}",
+    operation_id="change_run",
+    dependencies=[Depends(json_body)],
+    responses=problems("run-not-found", "invalid-request", "invalid-json", "not-json", "body-too-large"),
+)
+def change_run(run_id: RunId, body: RunChange, caller: Runner, session: Writing) -> RunDetail:
+    """Move a run in the queue: now, or when it is resumed."""
+    with session.begin():
+        before = runs.get(session, run_id).priority
+        changed = run_detail(session, runs.set_priority(session, run_id, body.priority))
+        caller.record(session, "run.change", run_id, before={"priority": before}, after={"priority": body.priority})
+    return changed
+
+
+@router.delete(
+    "/{run_id}",
+    operation_id="delete_run",
+    responses=problems("run-not-found", "wrong-state", "invalid-request"),
+)
+def delete_run(run_id: RunId, caller: Runner, session: Writing) -> RunDetail:
+    """Delete a run that has ended: its numbers, checkpoints and rollouts. There is no way back.
+
+    It is gone from every list at once; a worker removes its files and rows. Answers the run as it was.
+    """
+    with session.begin():
+        deleted = run_detail(session, runs.get(session, run_id))
+        runs.delete(session, run_id)
+        caller.record(session, "run.delete", run_id, before={"name": deleted.name, "state": deleted.state})
+    return deleted
+
+
+@router.post(
+    "/{run_id}/clone",
+    status_code=status.HTTP_201_CREATED,
+    operation_id="clone_run",
+    dependencies=[Depends(json_body)],
+    responses={
+        **CREATED,
+        **problems(
+            "run-not-found", "invalid-config", "invalid-request", "key-reused", "invalid-json", "not-json",
+            "body-too-large",
+        ),
+    },
+)  # fmt: skip
+def clone_run(
+    run_id: RunId, body: RunClone, caller: Runner, session: Writing, response: Response, key: IdempotencyKey = None
+) -> RunDetail:
+    """Start a new run with this one's config and some changes. It begins at step 0; only the config is taken over."""
+    with session.begin():
+        source = runs.get(session, run_id).config
+    return start(
+        session,
+        response,
+        caller,
+        key,
+        "run.clone",
+        {"run": str(run_id), **body.model_dump()},
+        lambda: accept(merged(source, body.config)),
+        priority=body.priority,
+        cloned_from=run_id,
+    )
 
 
 @router.post(
@@ -83,7 +169,7 @@ def stop_run(run_id: RunId, caller: Runner, session: Writing) -> RunDetail:
     """
     with session.begin():
         before = runs.get(session, run_id).state
-        stopping = run_detail(runs.request_stop(session, run_id), runs.attempts(session, run_id))
+        stopping = run_detail(session, runs.request_stop(session, run_id))
         caller.record(session, "run.stop", run_id, before={"state": before}, after={"state": stopping.state})
     return stopping
 
@@ -98,6 +184,6 @@ def resume_run(run_id: RunId, caller: Runner, session: Writing) -> RunDetail:
     """Queue a stopped or failed run again, from its newest checkpoint. 409 in every other state."""
     with session.begin():
         before = runs.get(session, run_id).state
-        resumed = run_detail(runs.request_resume(session, run_id), runs.attempts(session, run_id))
+        resumed = run_detail(session, runs.request_resume(session, run_id))
         caller.record(session, "run.resume", run_id, before={"state": before}, after={"state": resumed.state})
     return sent(session, resumed)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.answers import buckets_at
-from api.dependencies import Reading, RunId
+from api.dependencies import CleanText, Reading, RunId
 from api.openapi import problems
 from api.schemas import Buckets, EvaluationOut, FateCount, Ledger, Metrics, StepOut
 from db import views
@@ -19,16 +20,37 @@ router = APIRouter(
     responses=problems("run-not-found", "invalid-request"),
 )
 
+CHARTED = ("reward_variance", "loss", "grad_norm", "entropy", "response_tokens")
+
 FromStep = Annotated[
     int,
     Query(ge=0, lt=2**31, description="First step to answer; the last one seen plus 1 gives what is new."),
 ]
 
 
+class MetricsQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    from_step: int = Field(
+        0, ge=0, lt=2**31, description="First step to answer; the last one seen plus 1 gives what is new."
+    )
+    to_step: int | None = Field(None, ge=0, lt=2**31, description="Last step to answer.")
+    points: int | None = Field(
+        None,
+        ge=2,
+        le=5000,
+        description="About so many steps at most: those with the smallest and the largest value of each `metric` in "
+        "equal parts of the range, the first and the last. A chart of them looks like one of all steps.",
+    )
+    metric: list[CleanText] = Field(
+        list(CHARTED), min_length=1, max_length=16, description="With `points`: metrics whose extremes are kept."
+    )
+
+
 @router.get("/metrics", operation_id="get_metrics")
-def get_metrics(run_id: RunId, session: Reading, from_step: FromStep = 0) -> Metrics:
-    """Every training step's numbers and every evaluation, in order."""
-    steps, evaluations = views.metrics(session, run_id, from_step)
+def get_metrics(run_id: RunId, query: Annotated[MetricsQuery, Query()], session: Reading) -> Metrics:
+    """The training steps' numbers, all of a range or enough for a chart, and every evaluation, in order."""
+    parts = None if query.points is None else max(1, query.points // (2 * len(query.metric)))
+    steps, evaluations = views.metrics(session, run_id, query.from_step, query.to_step, parts=parts, shown=query.metric)
     return Metrics(
         steps=[StepOut.model_validate(step, from_attributes=True) for step in steps],
         evaluations=[EvaluationOut.model_validate(e, from_attributes=True) for e in evaluations],

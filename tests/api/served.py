@@ -40,7 +40,8 @@ class ApiServer:
 
     def start(self) -> None:
         app = create_app(self.settings)
-        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="warning"))
+        server = self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="warning"))
+        app.state.ending = lambda: server.should_exit
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         deadline = time.monotonic() + 20

@@ -44,7 +44,8 @@ def test_a_created_run_is_stored_whole_located_and_sent(
     run = response.json()
     assert response.headers["location"] == f"/api/v1/runs/{run['id']}"
     assert api.get(response.headers["location"]).json() == run
-    assert (run["state"], run["reason"], run["name"], run["attempts"]) == ("queued", None, "tiny", [])
+    assert (run["state"], run["name"], run["attempts"]) == ("queued", "tiny", [])
+    assert run["reason"] == "no worker is running that could start it" and "./pilot up" in run["todo"]
     assert (run["steps_budget"], run["rollouts_budget"], run["method"]) == (7, 900, "pilot_commit")
     assert run["config"]["method"]["n_pilot"] == 32, "the stored config says its defaults"
     assert len(stored(engine)) == 1
@@ -99,7 +100,7 @@ def test_without_a_broker_a_run_stays_queued_and_says_why(
     assert response.status_code == 201
     assert response.json()["state"] == "queued"
     assert "broker cannot be reached" in response.json()["reason"]
-    assert [run.reason for run in stored(engine)] == [response.json()["reason"]]
+    assert all(run.reason and response.json()["reason"].startswith(run.reason) for run in stored(engine))
     assert time.monotonic() - began < 8, "the answer must come before clients give up"
 
 
@@ -228,7 +229,8 @@ def test_a_resumed_run_is_queued_and_sent(api: TestClient, engine: sa.Engine, st
     response = api.post(f"/api/v1/runs/{run.id}/resume")
     body = response.json()
     assert (response.status_code, body["state"], body["step"]) == (202, "queued", 4)
-    assert (body["reason"], body["stop_requested_at"], body["finished_at"]) == (None, None, None)
+    assert (body["stop_requested_at"], body["finished_at"]) == (None, None)
+    assert body["reason"].startswith("no worker is running"), "why it stopped before is told no more"
     assert str(run.id) in broker_text(broker_url)
 
 
@@ -268,3 +270,72 @@ def test_an_unknown_run_is_not_found_anywhere(api: TestClient) -> None:
         response = api.request(method, f"/api/v1/runs/{unknown}{rest}")
         assert (response.status_code, response.json()["type"]) == (404, "/problems/run-not-found"), rest
         assert str(unknown) in response.json()["detail"]
+
+
+def test_a_clone_has_the_config_with_changes(
+    api: TestClient, engine: sa.Engine, config: dict[str, Any], broker_url: str
+) -> None:
+    config |= {"method": {"name": "grpo", "n": 12}, "update": {"lr": 3e-4}}
+    source = api.post("/api/v1/runs", json={"config": config}).json()
+    changes = {"name": "longer", "budget": {"steps": 9}, "method": {"name": "pilot_commit", "n_pilot": 4}}
+    response = api.post(f"/api/v1/runs/{source['id']}/clone", json={"config": changes, "priority": 7})
+    clone = response.json()
+    assert (response.status_code, response.headers["location"]) == (201, f"/api/v1/runs/{clone['id']}")
+    assert (clone["name"], clone["cloned_from"], clone["priority"], clone["step"]) == ("longer", source["id"], 7, 0)
+    assert clone["config"]["budget"]["steps"] == 9
+    assert clone["config"]["budget"]["rollouts"] == 900, "what is not changed stays"
+    assert clone["config"]["update"]["lr"] == 3e-4
+    assert "n" not in clone["config"]["method"], "another method takes nothing of the old one over"
+    assert clone["config"]["method"]["n_pilot"] == 4
+    assert clone["id"] in broker_text(broker_url)
+    same = api.post(f"/api/v1/runs/{source['id']}/clone", json={}).json()
+    assert (same["config"], same["config_digest"]) == (source["config"], source["config_digest"])
+
+
+def test_a_clone_with_faulty_changes_starts_nothing(api: TestClient, engine: sa.Engine, config: dict[str, Any]) -> None:
+    source = api.post("/api/v1/runs", json={"config": config}).json()["id"]
+    changes = {"budgett": {}, "update": {"lr": -1}, "data": {"train": "/nowhere"}}
+    problem = api.post(f"/api/v1/runs/{source}/clone", json={"config": changes}).json()
+    assert {error["field"] for error in problem["errors"]} >= {"budgett", "update.lr"}
+    assert len(stored(engine)) == 1
+    assert api.post(f"/api/v1/runs/{uuid.uuid4()}/clone", json={}).status_code == 404
+
+
+def test_a_clone_is_started_once_per_key(api: TestClient, engine: sa.Engine, config: dict[str, Any]) -> None:
+    source = api.post("/api/v1/runs", json={"config": config}).json()["id"]
+    key = {"idempotency-key": "k"}
+    first, second = (api.post(f"/api/v1/runs/{source}/clone", json={}, headers=key) for _ in range(2))
+    assert first.json() == second.json() and second.headers["idempotency-replayed"] == "true"
+    assert api.post("/api/v1/runs", json={"config": config}, headers=key).status_code == 422, "another request"
+    assert len(stored(engine)) == 2
+
+
+def test_priority(api: TestClient, engine: sa.Engine) -> None:
+    run = add_run(engine)
+    assert api.patch(f"/api/v1/runs/{run.id}", json={"priority": 5}).json()["priority"] == 5
+    assert [r.priority for r in stored(engine)] == [5]
+    assert api.patch(f"/api/v1/runs/{run.id}", json={"priority": 1001}).status_code == 422
+    assert api.patch(f"/api/v1/runs/{run.id}", json={"state": "succeeded"}).status_code == 422
+
+
+def test_a_deleted_run_is_gone(api: TestClient, engine: sa.Engine) -> None:
+    run = add_run(engine, state="running")
+    assert api.delete(f"/api/v1/runs/{run.id}").status_code == 409
+    with engine.begin() as connection:
+        connection.execute(sa.update(Run).values(state="failed"))
+    assert api.delete(f"/api/v1/runs/{run.id}").json()["id"] == str(run.id)
+    assert api.get("/api/v1/runs").json()["runs"] == []
+    for method, rest in (("GET", ""), ("GET", "/metrics"), ("GET", "/config"), ("POST", "/resume"), ("DELETE", "")):
+        assert api.request(method, f"/api/v1/runs/{run.id}{rest}").status_code == 404
+
+
+def test_a_config_is_fetched_once(api: TestClient, engine: sa.Engine, config: dict[str, Any]) -> None:
+    run = api.post("/api/v1/runs", json={"config": config}).json()
+    for path, body in ((f"/api/v1/runs/{run['id']}/config", run["config"]), ("/api/v1/config/schema", None)):
+        first = api.get(path)
+        assert body is None or first.json() == body
+        etag = first.headers["etag"]
+        for given in (etag, f'"other", W/{etag}', "*"):
+            again = api.get(path, headers={"if-none-match": given})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+        assert api.get(path, headers={"if-none-match": '"other"'}).json() == first.json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import uuid
 from typing import Any
 
@@ -40,6 +41,33 @@ def test_metrics_are_in_order_from_the_asked_step_on(api: TestClient, engine: sa
     later = api.get(f"/api/v1/runs/{run.id}/metrics?from_step=2").json()
     assert [s["step"] for s in later["steps"]] == [2, 3]
     assert [e["step"] for e in later["evaluations"]] == [2]
+
+
+def test_a_chart_of_few_points_shows_the_extremes(api: TestClient, engine: sa.Engine) -> None:
+    """Of each metric, in each part of the range: the smallest, the largest; and both ends."""
+    run = add_run(engine, step=1000)
+    generator = random.Random(0)
+    values = {
+        n: {"loss": generator.gauss(0, 1), "entropy": None if n % 3 else generator.random()} for n in range(1, 1001)
+    }
+    values[417]["loss"], values[418]["loss"] = 50.0, -50.0
+    add(engine, *(step(run, n, metrics=values[n]) for n in values))
+    params = {"from_step": 101, "to_step": 900, "points": 40, "metric": ["loss", "entropy"]}
+    got = [s["step"] for s in api.get(f"/api/v1/runs/{run.id}/metrics", params=params).json()["steps"]]
+    kept = {101, 900}
+    for part in range(10):
+        steps = range(101 + 80 * part, 181 + 80 * part)
+        for name in ("loss", "entropy"):
+            known = [n for n in steps if values[n][name] is not None]
+            kept |= {min(known, key=lambda n: values[n][name]), max(known, key=lambda n: values[n][name])}
+    assert {417, 418} < kept
+    assert got == sorted(kept)
+    for few in ({"points": 2}, {"points": 2, "metric": "no such metric"}):
+        got = [s["step"] for s in api.get(f"/api/v1/runs/{run.id}/metrics", params=few).json()["steps"]]
+        assert {1, 1000} <= set(got) and len(got) <= 12
+    whole = api.get(f"/api/v1/runs/{run.id}/metrics", params={"from_step": 7, "to_step": 9}).json()["steps"]
+    assert [s["step"] for s in whole] == [7, 8, 9]
+    assert api.get(f"/api/v1/runs/{run.id}/metrics", params={"from_step": 2000, "points": 9}).json()["steps"] == []
 
 
 def test_buckets_now_and_after_every_step(api: TestClient, engine: sa.Engine) -> None:
