@@ -27,6 +27,7 @@ from db.models import (
     Attempt,
     Dataset,
     Evaluation,
+    Lease,
     LedgerEntry,
     Prompt,
     PromptMove,
@@ -204,13 +205,24 @@ def newest_checkpoint(session: Session, run: Run) -> int | None:
     return session.scalar(sa.select(sa.func.max(Attempt.saved_step)).where(Attempt.run_id == run.id))
 
 
-def finish_attempts(session: Session, run: Run, outcome: str, reason: str, exit_code: int | None) -> None:
-    """No process of the run is left: its open attempt ended so. outcome: succeeded, stopped, failed or lost."""
+def seconds_before(session: Session, run: Run) -> float:
+    """How long the trainers of the run's finished attempts ran."""
+    return session.scalar(sa.select(sa.func.sum(Attempt.seconds)).where(Attempt.run_id == run.id)) or 0.0
+
+
+def finish_attempts(
+    session: Session, run: Run, outcome: str, reason: str, exit_code: int | None, seconds: float | None = None
+) -> None:
+    """No process of the run is left: its open attempt ended so. outcome: succeeded, stopped, failed or lost.
+
+    seconds: how long its trainer ran; None: what the lease says.
+    """
+    ran = sa.select(Lease.seconds).where(Lease.run_id == run.id).scalar_subquery() if seconds is None else seconds
     _book_unfinished(session, run)
     session.execute(
         sa.update(Attempt)
         .where(Attempt.run_id == run.id, Attempt.finished_at.is_(None))
-        .values(finished_at=sa.func.now(), outcome=outcome, reason=_clean(reason), exit_code=exit_code)
+        .values(finished_at=sa.func.now(), outcome=outcome, reason=_clean(reason), exit_code=exit_code, seconds=ran)
     )
 
 

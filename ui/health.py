@@ -138,7 +138,7 @@ SLOW_START_S = 300.0
 
 def _look(run: RunDetail) -> str:
     folder = f"runs/{run.id}/attempts/{run.attempt}"
-    return f"Its log is {folder}/trainer.log in the platform's data folder; Stop ends the run."
+    return f"Its log is in {folder}/log in the platform's data folder; Stop ends the run."
 
 
 def _queued(run: RunDetail, clock: dt.datetime, since: dt.datetime | None, ahead: int) -> Finding:

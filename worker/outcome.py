@@ -22,12 +22,14 @@ class Death(NamedTuple):
 
     chance: it did not end by itself (a signal, a lost host), so trying again may well help.
     early: SIGTERM ended it before its first event, as it could not listen to signals yet.
+    hopeless: trying again would end the same way, whatever has been saved.
     """
 
     words: str
     chance: bool
     details: str = ""
     early: bool = False
+    hopeless: bool = False
 
 
 def judge(
@@ -37,12 +39,18 @@ def judge(
     shut_down: bool,
     checkpoint: int | None,
     setbacks: int,
+    passed: str | None = None,
 ) -> Outcome:
-    """stop_asked: by a user. checkpoint: step of the newest one, if any. setbacks: times queued again since then."""
+    """stop_asked: by a user. checkpoint: step of the newest one, if any. setbacks: times queued again since then.
+
+    passed: the bound of the budget for which the supervisor ended the trainer.
+    """
     if isinstance(end, AttemptFinished):
         # The trainer knows only that a signal asked it to stop, not who sent it.
         if end.outcome == "stopped" and shut_down and not stop_asked:
             return Outcome("stopped", "stopped", f"the platform was shut down after step {end.step}; resume to go on")
+        if end.outcome == "stopped" and passed and not stop_asked:
+            return Outcome("succeeded", "succeeded", f"{passed}; it was ended after step {end.step}")
         return Outcome(end.outcome, end.outcome, end.reason)
     rest = f"the checkpoint of step {checkpoint}" if checkpoint is not None else "the beginning"
     if end.early and (stop_asked or shut_down):
@@ -53,8 +61,10 @@ def judge(
         return Outcome("lost", "stopped", f"stopped, but {end.words}; resume goes on from {rest}")
     if shut_down:
         return Outcome("lost", "stopped", f"the platform was shut down; resume goes on from {rest}")
+    if passed:
+        return Outcome("failed", "failed", f"{passed}, and {end.words}; its last save is {rest}")
     told = f"\nThe end of its log:\n{end.details}" if end.details else ""
-    if checkpoint is None and not end.chance:
+    if end.hopeless or (checkpoint is None and not end.chance):
         return Outcome("failed", "failed", f"{end.words}{told}")
     if setbacks >= MAX_SETBACKS:
         words = f"{end.words}, for the {setbacks + 1}th time since it last saved a checkpoint"

@@ -22,11 +22,14 @@ def settle(
     exit_code: int | None = None,
     shut_down: bool = False,
     gone: bool = True,
+    seconds: float | None = None,
+    passed: str | None = None,
 ) -> Outcome:
     """Finish the run's newest attempt, put the run into its next state, give back the lease and this host's slots.
 
     The caller has ingested all events and ended all processes of the attempt on this host. gone: it has succeeded;
-    else the slots stay held until a sweep does. Raises LeaseLost.
+    else the slots stay held until a sweep does. seconds: how long the trainer ran; None: what its supervisor last said.
+    passed: as in `judge`. Raises LeaseLost.
     """
     run = leases.owned(session, run_id, fence)
     outcome = judge(
@@ -35,8 +38,9 @@ def settle(
         shut_down=shut_down,
         checkpoint=tables.newest_checkpoint(session, run),
         setbacks=run.setbacks,
+        passed=passed,
     )
-    tables.finish_attempts(session, run, outcome.attempt, outcome.reason, exit_code)
+    tables.finish_attempts(session, run, outcome.attempt, outcome.reason, exit_code, seconds)
     if outcome.run == "queued":
         tables.queue_again(run, outcome.reason)
     else:

@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,16 +20,20 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from db import DatabaseUnavailable, create_engine, leases, slots
 from db import ingest as tables
-from pipeline.events import AttemptFinished
+from pipeline import rundir
+from pipeline.config import ConfigProblems, RunConfig, parse_config
+from pipeline.events import EXIT_SILENT, AttemptFinished
 from worker import devices, host
+from worker.budget import passed
 from worker.ingest import EventLogBroken
+from worker.logs import Log, Pump
 from worker.outcome import Death, Outcome
 from worker.settings import APP_ROOT, Settings
 from worker.settle import settle
@@ -41,7 +46,8 @@ _POLL_S: Final = 0.2
 _BACK_OFF_S: Final = (0.5, 1.0, 2.0, 5.0)
 _LAST_WORDS_S: Final = 30.0  # a trainer that has told its end gets so long to exit
 _SHUT_DOWN_PATIENCE_S: Final = 10.0  # for a database that is away while the platform shuts down
-_LOG_LINES: Final = 20
+_LAST_OUTPUT_S: Final = 10.0
+OWNER: Final = "owner.json"  # in the run directory: the newest supervisor that began there
 
 # Errors that pass: the database is away, restarting, or cancelled a statement that took too long.
 PASSING = (DatabaseUnavailable, sa.exc.OperationalError)
@@ -57,25 +63,41 @@ class Keeper(threading.Thread):
         self._every_s = min(1.0, settings.lease_ttl_s / 4)
         self._engine = create_engine(application="pilot-lease", pool_size=1, statement_timeout_s=10.0)
         self._end = threading.Event()
+        self._away = False
         self.lost = threading.Event()
         self.stop_asked = threading.Event()
+        self.trainer_began: float | None = None  # on the monotonic clock
+        self.trainer_ended: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the trainer has run."""
+        if self.trainer_began is None:
+            return 0.0
+        return (self.trainer_ended or time.monotonic()) - self.trainer_began
 
     def renew(self) -> None:
         """Once. Raises LeaseLost, and what a database that is away raises."""
         with Session(self._engine) as session, session.begin():
-            if leases.renew(session, self._run_id, self._fence, self._ttl, holder=host.holder()):
+            holder = host.holder()
+            if leases.renew(session, self._run_id, self._fence, self._ttl, holder=holder, seconds=self.seconds):
                 self.stop_asked.set()
 
     def run(self) -> None:
         while not self._end.wait(self._every_s):
             try:
                 self.renew()
+                if self._away:
+                    log.info("the lease is renewed again")
+                self._away = False
             except leases.LeaseLost as error:
                 log.error("%s", error)
                 self.lost.set()
                 return
             except PASSING as error:
-                log.warning("the lease could not be renewed: %s", error)
+                if not self._away:  # once: it may be away for hours
+                    log.warning("the lease cannot be renewed: %s", error)
+                self._away = True
             except Exception:
                 log.exception("the lease could not be renewed")
 
@@ -83,6 +105,15 @@ class Keeper(threading.Thread):
         self._end.set()
         self.join(timeout=15.0)
         self._engine.dispose()
+
+
+class Begun(NamedTuple):
+    """What an attempt starts from. seconds: what earlier ones took."""
+
+    attempt: int
+    config: RunConfig
+    seconds: float
+    devices: list[slots.Device]
 
 
 class Supervisor:
@@ -97,7 +128,9 @@ class Supervisor:
         self.keeper = Keeper(run_id, fence, settings)
         self.shut_down = threading.Event()
         self.trainer: subprocess.Popen[bytes] | None = None
+        self.output: Pump | None = None
         self.killed = ""  # why we killed the trainer, if we did
+        self.passed: str | None = None  # the bound of the budget for which we ended it, if we did
         self.gone = True  # whether nothing is left of the run's processes
         self._failures = 0
         self._retry_at = 0.0
@@ -109,10 +142,11 @@ class Supervisor:
             self.keeper.start()
             try:
                 end = self._attempt()
-            except EventLogBroken as error:
+            except (EventLogBroken, ConfigProblems) as error:
                 end = AttemptFinished(outcome="failed", reason=str(error), step=0)
             except OSError as error:
-                end = Death(f"the trainer could not be started in {self.run_dir}: {error}", chance=False)
+                words = f"the trainer could not be started in {self.run_dir}: {error}"
+                end = Death(words, chance=False, hopeless=True)
             outcome = self._persist(lambda: self._settle(end))
             log.info("the run is %s: %s", outcome.run, outcome.reason)
         finally:
@@ -124,66 +158,76 @@ class Supervisor:
     def _attempt(self) -> AttemptFinished | Death:
         """Run the trainer once. Returns how it ended, its processes gone and its events ingested.
 
-        Raises LeaseLost, EventLogBroken, and OSError when the run directory cannot be used.
+        Raises LeaseLost, EventLogBroken, ConfigProblems, and OSError when the run directory cannot be used.
         """
-        attempt = self._persist(self._begin)
-        held = self._persist(self._held)
-        self.trainer = self._start_trainer(attempt, held)
-        tail = Tail(self.engine, self.run_id, attempt, self.fence, self.run_dir)
+        # An older supervisor that does not know yet that it lost the lease, and its trainer.
+        if not host.kill_all_of(self.run_id, self.fence - 1):
+            log.error("some processes of an earlier attempt could not be killed")
+        begun = self._persist(self._begin)
+        self._start_trainer(begun)
+        tail = Tail(self.engine, self.run_id, begun.attempt, self.fence, self.run_dir)
         try:
-            self._watch(tail)
+            self._watch(tail, begun)
         finally:
             self._kill_everything()  # and what it forked off and left behind
         self._persist(tail.drain)
-        return tail.finished or self._death(self.trainer.returncode, attempt, early=tail.empty)
+        return tail.finished or self._death(early=tail.empty)
 
-    def _begin(self) -> int:
-        """Bring in what the attempt before left in its log, then open a new one. Returns its number."""
+    def _begin(self) -> Begun:
+        """Bring in what the attempt before left in its log, then open a new one."""
         with Session(self.engine) as session, session.begin():
             run = leases.owned(session, self.run_id, self.fence)
             earlier, config = run.attempt, run.config
+            held = slots.held(session, host.HOST, self.run_id, self.fence)
         if earlier:
             Tail(self.engine, self.run_id, earlier, self.fence, self.run_dir).drain()
+        write_atomically(self.run_dir / OWNER, {"fence": self.fence, "holder": host.holder()})
         write_atomically(self.run_dir / "config.json", config)
         with Session(self.engine) as session, session.begin():
             run = leases.owned(session, self.run_id, self.fence)
-            return tables.begin_attempt(session, run, self.fence, host.HOST)
+            seconds = tables.seconds_before(session, run)
+            attempt = tables.begin_attempt(session, run, self.fence, host.HOST)
+        return Begun(attempt, parse_config(config), seconds, held)
 
-    def _held(self) -> list[slots.Device]:
-        with Session(self.engine) as session, session.begin():
-            return slots.held(session, host.HOST, self.run_id, self.fence)
-
-    def _start_trainer(self, attempt: int, held: list[slots.Device]) -> subprocess.Popen[bytes]:
+    def _start_trainer(self, begun: Begun) -> None:
         command = list(self.settings.trainer) or [sys.executable, "-m", "pipeline", "train"]
-        folder = self.run_dir / "attempts" / str(attempt)
-        folder.mkdir(parents=True, exist_ok=True)
+        output = Log(rundir.log_folder(self.run_dir, begun.attempt))
         parent = os.getpid()
-        with (folder / "trainer.log").open("ab") as output:
-            return subprocess.Popen(
-                [*command, str(self.run_dir), "--attempt", str(attempt)],
-                cwd=APP_ROOT,
-                # The trainer knows no database, and no credentials of it.
-                env={k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
-                | devices.environment(held)
-                | {"PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                # We call it from the main thread, which lives as long as we do.
-                preexec_fn=lambda: host.die_with(parent),
-            )
+        self.trainer = subprocess.Popen(
+            [
+                *command,
+                *(str(self.run_dir), "--attempt", str(begun.attempt)),
+                *("--seconds-before", f"{begun.seconds:.1f}"),
+            ],
+            cwd=APP_ROOT,
+            # The trainer knows no database, and no credentials of it.
+            env={k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
+            | devices.environment(begun.devices)
+            | {"PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # We call it from the main thread, which lives as long as we do.
+            preexec_fn=lambda: host.die_with(parent),
+        )
+        self.keeper.trainer_began = time.monotonic()
+        assert self.trainer.stdout is not None
+        self.output = Pump(self.trainer.stdout.fileno(), output)
+        self.output.start()
 
-    def _watch(self, tail: Tail) -> None:
+    def _watch(self, tail: Tail, begun: Begun) -> None:
         """Until the trainer has ended by itself, or its time to do so is over."""
         trainer = self.trainer
         assert trainer is not None
         kill_at: float | None = None
         while trainer.poll() is None:
-            if self.keeper.lost.is_set():
+            if self.keeper.lost.is_set() or self._superseded():
                 raise leases.LeaseLost(self.run_id, self.fence)
-            if kill_at is None and (self.keeper.stop_asked.is_set() or self.shut_down.is_set()):
-                log.info("asking the trainer to stop")
+            if kill_at is None:
+                self.passed = passed(begun.config, tail.newest, begun.seconds + self.keeper.seconds)
+            if kill_at is None and (self.keeper.stop_asked.is_set() or self.shut_down.is_set() or self.passed):
+                log.info("asking the trainer to stop%s", f": {self.passed}" if self.passed else "")
                 trainer.send_signal(signal.SIGTERM)
                 kill_at = time.monotonic() + self.settings.stop_grace_s
             if kill_at is None and tail.finished is not None:
@@ -196,6 +240,13 @@ class Supervisor:
                 self._pause(trainer)
             host.reap(keep=trainer.pid)
 
+    def _superseded(self) -> bool:
+        """Whether a later supervisor has begun in our run directory, on whatever host: the database may be away."""
+        try:
+            return int(json.loads((self.run_dir / OWNER).read_text())["fence"]) > self.fence
+        except (OSError, ValueError, KeyError, TypeError):
+            return False  # the storage hangs or was tampered with: that tells nothing of the lease
+
     def _try_advance(self, tail: Tail) -> int:
         """Like tail.advance, but 0 while the database is away, which is asked again less and less often."""
         if time.monotonic() < self._retry_at:
@@ -204,9 +255,12 @@ class Supervisor:
             n = tail.advance()
         except PASSING as error:
             wait = _BACK_OFF_S[min(self._failures, len(_BACK_OFF_S) - 1)]
+            if not self._failures:  # once: it may be away for hours
+                log.warning("events wait, training goes on: %s", error)
             self._failures, self._retry_at = self._failures + 1, time.monotonic() + wait
-            log.warning("events wait, training goes on: %s", error)
             return 0
+        if self._failures:
+            log.info("events are brought in again")
         self._failures = 0
         return n
 
@@ -220,14 +274,25 @@ class Supervisor:
         if self.trainer is not None:  # first and by its own Popen, which keeps the exit status
             self.trainer.kill()
             self.trainer.wait()
+            self.keeper.trainer_ended = self.keeper.trainer_ended or time.monotonic()
         self.gone = host.kill_all_of(self.run_id, self.fence)
         if not self.gone:
             log.error("some processes of the run could not be killed")
+        if self.output is not None:
+            self.output.join(_LAST_OUTPUT_S)  # with them gone, the pipe ends
 
-    def _death(self, code: int, attempt: int, *, early: bool) -> Death:
-        details = log_tail(self.run_dir / "attempts" / str(attempt) / "trainer.log")
+    def _death(self, *, early: bool) -> Death:
+        assert self.trainer is not None and self.output is not None
+        code, details = self.trainer.returncode, self.output.last_lines()
         if self.killed:
             return Death(self.killed, chance=True, details=details)
+        if code == EXIT_SILENT:
+            free = shutil.disk_usage(self.run_dir).free / 2**20
+            words = (
+                f"the trainer could not write into {self.run_dir} ({free:.0f} MiB are free there): make room or repair "
+                "the storage, then resume"
+            )
+            return Death(words, chance=False, details=details, hopeless=True)
         if code < 0:
             words = f"the trainer was ended by {signal_name(-code)}"
             return Death(words, chance=True, details=details, early=early and -code == signal.SIGTERM)
@@ -237,7 +302,17 @@ class Supervisor:
         code = self.trainer.returncode if self.trainer is not None else None
         shut_down = self.shut_down.is_set()
         with Session(self.engine) as session, session.begin():
-            return settle(session, self.run_id, self.fence, end, exit_code=code, shut_down=shut_down, gone=self.gone)
+            return settle(
+                session,
+                self.run_id,
+                self.fence,
+                end,
+                exit_code=code,
+                shut_down=shut_down,
+                gone=self.gone,
+                seconds=self.keeper.seconds,
+                passed=self.passed,
+            )
 
     def _persist(self, action: Callable[[], T]) -> T:
         """Do it, again and again while the database is away; not for long once the platform shuts down."""
@@ -252,7 +327,8 @@ class Supervisor:
                     gave_up_at = gave_up_at or time.monotonic() + _SHUT_DOWN_PATIENCE_S
                     if time.monotonic() > gave_up_at:
                         raise
-                log.warning("waiting for the database: %s", error)
+                if not failures:
+                    log.warning("waiting for the database: %s", error)
                 time.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                 failures += 1
 
@@ -265,17 +341,6 @@ def write_atomically(path: Path, content: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-
-
-def log_tail(path: Path, lines: int = _LOG_LINES) -> str:
-    """The last lines of a log, at most 4000 characters; empty when there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 16_384))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.strip().splitlines()[-lines:])[-4000:]
 
 
 def signal_name(number: int) -> str:
@@ -297,7 +362,11 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, lambda *_: supervisor.shut_down.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     supervisor.run_dir.mkdir(parents=True, exist_ok=True)
-    entry = host.record(settings.home, f"supervisor-{run_id}", os.getpid())
+    entry: Path | None = None
+    try:
+        entry = host.record(settings.home, f"supervisor-{run_id}", os.getpid())
+    except OSError as error:  # a full disk: what it means for the run is told where the run needs it
+        log.error("the supervisor is not on record: %s", error)
     try:
         supervisor.run()
     except leases.LeaseLost as error:
@@ -307,7 +376,8 @@ def main(arguments: list[str]) -> int:
         log.error("gave up on the database: %s", error)
         return 3
     finally:
-        entry.unlink(missing_ok=True)
+        if entry is not None:
+            entry.unlink(missing_ok=True)
     return 0
 
 

@@ -11,19 +11,23 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from pipeline.events import AnyEvent, AttemptFinished, events_path, read_events
+from pipeline.events import AnyEvent, AttemptFinished, StepFinished, events_path, read_events
 from worker.ingest import EventLogBroken, ingest
 
 _BATCH: Final = 200  # events per transaction: catching up after an hour takes a few dozen
 
 
 class Tail:
-    """Where reading has got to. `finished` is the attempt's closing event once it has been ingested."""
+    """Where reading has got to.
+
+    newest, finished: the last step and the attempt's closing event, as far as they have been ingested.
+    """
 
     def __init__(self, engine: sa.Engine, run_id: uuid.UUID, attempt: int, fence: int, run_dir: Path) -> None:
         self._engine, self._run_id, self._attempt, self._fence = engine, run_id, attempt, fence
         self._path = events_path(run_dir, attempt)
         self._offset = 0
+        self.newest: StepFinished | None = None
         self.finished: AttemptFinished | None = None
 
     @property
@@ -43,6 +47,7 @@ class Tail:
         with Session(self._engine) as session, session.begin():
             ingest(session, self._run_id, self._attempt, self._fence, events)
         self._offset = offset
+        self.newest = next((e for e in reversed(events) if isinstance(e, StepFinished)), self.newest)
         if isinstance(events[-1], AttemptFinished):
             self.finished = events[-1]
         return len(events)

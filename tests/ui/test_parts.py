@@ -208,7 +208,7 @@ def test_every_state_before_the_first_step_has_words() -> None:
         (calm,) = health.findings(run(state=state, **begun), [], evaluations, None, soon)
         assert (calm.level, calm.title) == ("info", words)
         (slow,) = health.findings(run(state=state, **begun), [], evaluations, None, late)
-        assert slow.level == "warn" and slow.title.startswith(words) and "attempts/1/trainer.log" in slow.detail
+        assert slow.level == "warn" and slow.title.startswith(words) and "attempts/1/log" in slow.detail
     resumed = run(attempt=2, attempts=[attempt(1, 0, 1), attempt(2, 19, None)])
     assert "First step under way" in titles(health.findings(resumed, steps(), [evaluation(0, 0.4)], None, late))
 

@@ -20,8 +20,15 @@ from sqlalchemy.orm import Session
 
 from db import runs, slots
 from db.models import Attempt, LedgerEntry, PromptVisit, Run, StepMetrics
+from pipeline.config import parse_config
 from worker import host
 from worker.settings import APP_ROOT, Settings
+
+# What the scripted trainer takes of it are the seconds that a step takes, from its name, and the budget's steps.
+CONFIG = {
+    "model": {"path": "pipeline/bundled/policy"},
+    "data": {"train": "pipeline/bundled/prompts.train.jsonl", "eval": "pipeline/bundled/prompts.eval.jsonl"},
+}
 
 
 @dataclass
@@ -36,11 +43,20 @@ class Stage:
     def settings(self) -> Settings:
         return Settings.from_environment()
 
-    def new_run(self, *, steps: int = 5, step_s: float = 0.02, gpus: int = 0, **values: Any) -> uuid.UUID:
-        """gpus: how many it needs; 0 is a CPU slot. values: of `runs.create`."""
+    def new_run(
+        self,
+        *,
+        steps: int = 5,
+        step_s: float = 0.02,
+        gpus: int = 0,
+        budget: dict[str, Any] | None = None,
+        **values: Any,
+    ) -> uuid.UUID:
+        """gpus: how many it needs; 0 is a CPU slot. budget: more of it. values: of `runs.create`."""
         needs = {"device": "cuda", "n_devices": gpus} if gpus else {}
+        config = CONFIG | {"name": f"step {step_s}", "budget": {"steps": steps, **(budget or {})}}
+        config = parse_config(config).model_dump(mode="json")
         with Session(self.engine) as session, session.begin():
-            config = {"steps": steps, "step_s": step_s}
             run = runs.create(
                 session, name="r", config=config, config_digest="d", method="grpo", model="m", **needs, **values
             )

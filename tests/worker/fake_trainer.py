@@ -8,6 +8,10 @@ slow_import   takes long until it listens to signals and writes its first event
 dead_on_start dies with a message before its first event
 silent_child  leaves a detached child behind when it ends well
 garbage       writes something into its log that is no event
+chatty        prints a megabyte in every step, each line with its number
+silent_end    cannot write its last event
+greedy        goes on when its budget is spent
+hangs         never comes to the end of its second step, and ignores SIGTERM then
 """
 
 from __future__ import annotations
@@ -21,11 +25,22 @@ import threading
 import time
 from pathlib import Path
 
-from pipeline.events import AttemptFinished, AttemptStarted, Count, EventLog, StepFinished, events_path, read_events
+from pipeline.events import (
+    EXIT_SILENT,
+    AttemptFinished,
+    AttemptStarted,
+    Count,
+    EventLog,
+    SamplingStarted,
+    StepFinished,
+    events_path,
+    read_events,
+)
 from tests.worker import logs
 
 mode, run_dir, attempt = sys.argv[1], Path(sys.argv[2]), int(sys.argv[4])
 config = json.loads((run_dir / "config.json").read_text())
+steps, step_s = config["budget"]["steps"], float(config["name"].split()[-1])
 saved = run_dir / "saved"  # stands for the checkpoints: the last step saved
 
 assert "DATABASE_URL" not in os.environ and "REDIS_URL" not in os.environ
@@ -75,33 +90,47 @@ def sampled_before() -> tuple[int, dict[int, int]]:
     for earlier in range(1, attempt):
         if not events_path(run_dir, earlier).exists():
             continue  # it ended before its first event
+        under_way = 0
         for event, _ in read_events(events_path(run_dir, earlier)):
             if isinstance(event, AttemptStarted):
                 live = {s: n for s, n in live.items() if s <= event.from_step}
+            if isinstance(event, SamplingStarted):
+                under_way += event.rollouts
             if isinstance(event, StepFinished):
                 live[event.step] = sum(c.rollouts for c in event.fates.values())
-                total += live[event.step]
+                total, under_way = total + live[event.step], 0
+        # A key that no step has: it counts as later than any checkpoint.
+        live[10**9], total = live.get(10**9, 0) + under_way, total + under_way
     return total, live
 
 
 step = int(saved.read_text()) if saved.exists() else 0
 rollouts, live = sampled_before()
 lost = sum(n for s, n in live.items() if s > step)
+print(f"attempt {attempt} goes on from step {step}")
 events = EventLog(events_path(run_dir, attempt))
 events.append(logs.started(attempt, step, Count(rollouts=lost, tokens=10 * lost)))
 events.append(logs.prompts())
 if step == 0:
     events.append(logs.evaluation(0, 0.25))
-while step < config["steps"] and not stop_asked:
+while (step < steps or mode == "greedy") and not stop_asked:
     step += 1
-    time.sleep(config["step_s"])
+    events.append(logs.sampling(step))
+    if mode == "hangs" and step == 2:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    if mode == "chatty":
+        for i in range(20_000):
+            print(f"{step} {i:>45}")
+    time.sleep(step_s)
     visits = [logs.visit(logs.POOL[step % 6], "ready"), logs.visit(logs.POOL[(step + 1) % 6], "deferred", p=0.0)]
     events.append(logs.step(step, visits, before=rollouts))
     rollouts += 8
     if mode == "garbage":
         with events_path(run_dir, attempt).open("a") as file:
             file.write("not an event\n")
-    if (mode == "crash" and step == 2) or (mode == "good" and step % 2 == 0):
+        time.sleep(5)  # the next event would lie over it
+    if (mode == "crash" and step == 2) or (mode in ("good", "greedy") and step % 2 == 0):
         saved.write_text(str(step))
         events.append(logs.checkpoint(step))
     if mode in ("crash", "always_crash") and step == 4 and (attempt == 1 or mode == "always_crash"):
@@ -109,6 +138,8 @@ while step < config["steps"] and not stop_asked:
         os._exit(3)
 saved.write_text(str(step))
 events.append(logs.checkpoint(step))
+if mode == "silent_end":
+    sys.exit(EXIT_SILENT)
 outcome = "stopped" if stop_asked else "succeeded"
 words = f"stopped on request after step {step}" if stop_asked else "all steps done"
 events.append(AttemptFinished.model_validate({"outcome": outcome, "reason": words, "step": step}))

@@ -75,7 +75,7 @@ def step(
 
 
 def sampling(step: int, rollouts: int = 8) -> SamplingStarted:
-    return SamplingStarted(step=step, rollouts=rollouts, tokens=20 * rollouts)
+    return SamplingStarted(step=step, rollouts=rollouts, tokens=10 * rollouts)
 
 
 def evaluation(step: int, accuracy: float) -> EvaluationFinished:

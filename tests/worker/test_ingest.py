@@ -245,12 +245,12 @@ def test_what_a_step_may_have_sampled_when_its_attempt_died_is_lost(session: Ses
     assert spent(session, run_id) == (16, 160), "it may finish the step yet"
     ingest(session, run_id, 1, 1, events)
     tables.finish_attempts(session, leases.owned(session, run_id, 1), "lost", "killed", None)
-    assert spent(session, run_id) == (29, 420)
+    assert spent(session, run_id) == (29, 290)
     tables.begin_attempt(session, leases.owned(session, run_id, 1), 1, "host")
-    lost = Count(rollouts=21, tokens=340)
+    lost = Count(rollouts=21, tokens=210)
     ingest(session, run_id, 2, 1, number([logs.started(2, from_step=1, lost=lost), logs.sampling(2)]))
-    assert spent(session, run_id) == (29, 420)
+    assert spent(session, run_id) == (29, 290)
     booked = sa.select(LedgerEntry.step, LedgerEntry.rollouts, LedgerEntry.tokens).where(LedgerEntry.fate == "lost")
-    assert session.execute(booked).all() == [(1, 21, 340)], "the steps that are repeated, and the unfinished one"
+    assert session.execute(booked).all() == [(1, 21, 210)], "the steps that are repeated, and the unfinished one"
     tables.begin_attempt(session, leases.owned(session, run_id, 1), 1, "host")
-    assert spent(session, run_id) == (37, 580), "an attempt that nobody finished"
+    assert spent(session, run_id) == (37, 370), "an attempt that nobody finished"

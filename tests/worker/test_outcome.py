@@ -72,3 +72,16 @@ def test_a_stop_is_never_tried_again() -> None:
     stopped = outcome(KILL, stop_asked=True, checkpoint=2)
     assert (stopped.attempt, stopped.run) == ("lost", "stopped")
     assert "SIGKILL" in stopped.reason and "checkpoint of step 2" in stopped.reason
+
+
+def test_a_passed_budget_is_an_end_if_the_trainer_stops_and_a_failure_if_it_does_not() -> None:
+    told = outcome(logs.finished(3, "stopped"), passed="time budget: 9 s of 8 s used")
+    assert told == ("succeeded", "succeeded", "time budget: 9 s of 8 s used; it was ended after step 3")
+    assert outcome(logs.finished(3, "succeeded"), passed="x").reason == "all steps done"
+    hung = outcome(KILL, passed="time budget: 9 s of 8 s used", checkpoint=2)
+    assert hung.run == "failed" and "SIGKILL; its last save is the checkpoint of step 2" in hung.reason
+    assert outcome(logs.finished(3, "stopped"), passed="x", stop_asked=True).run == "stopped"
+
+
+def test_what_would_end_the_same_way_is_not_tried_again() -> None:
+    assert outcome(Death("the disk is full", chance=False, hopeless=True), checkpoint=2).run == "failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -13,10 +14,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import runs
-from db.models import Lease
+from db import leases, runs
+from db.models import Lease, Run
+from pipeline import rundir
 from tests.worker.conftest import Stage
 from worker.settings import APP_ROOT
+from worker.supervisor import OWNER, write_atomically
 
 Plays = Callable[[str], None]
 
@@ -136,6 +139,106 @@ def test_dead_on_start_fails_with_the_end_of_its_log(stage: Stage, trainer_plays
     run = stage.run(run_id)
     assert run.state == "failed"
     assert "status 1" in (run.reason or "") and "the model folder is missing" in (run.reason or "")
+
+
+def test_a_trainer_that_spends_more_than_its_budget_is_stopped(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("greedy")
+    run_id = stage.new_run(steps=1000, step_s=0.05, budget={"rollouts": 40})
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert run.state == "succeeded" and run.rollouts > 40
+    assert (run.reason or "").startswith("rollout budget: ") and f"of 40 spent; it was ended after step {run.step}" in (
+        run.reason or ""
+    )
+    stage.check_books(run_id)
+
+
+@pytest.mark.parametrize("budget", [{"wall_clock_s": 2}, {"gpu_hours": 2 / 3600}])
+def test_a_trainer_that_hangs_within_a_step_is_ended_when_its_time_is_over(
+    stage: Stage, trainer_plays: Plays, monkeypatch: pytest.MonkeyPatch, budget: dict[str, float]
+) -> None:
+    monkeypatch.setenv("PILOT_STOP_GRACE_S", "1")
+    trainer_plays("hangs")
+    run_id = stage.new_run(budget=budget)
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert run.state == "failed" and run.step == 1
+    assert "used, and the trainer did not end within 1 s and was killed" in (run.reason or "")
+    assert 2 < stage.attempts(run_id)[0].seconds < 30
+    stage.check_books(run_id)
+    assert run.rollouts == 16, "the step that it hung in may have sampled all that it announced"
+
+
+def test_time_counts_over_all_attempts(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("greedy")
+    run_id = stage.new_run(steps=10_000, step_s=0.05, budget={"wall_clock_s": 6})
+    stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 20)
+    stage.request_stop(run_id)
+    stage.wait_for_state(run_id, "stopped")
+    with Session(stage.engine) as session, session.begin():
+        runs.request_resume(session, run_id)
+    stage.supervise(run_id).wait(40)
+    first, second = stage.attempts(run_id)
+    assert first.seconds > 1 and second.seconds > 0 and 6 < first.seconds + second.seconds < 9
+    assert "time budget" in (stage.run(run_id).reason or "")
+
+
+def test_everything_that_the_trainer_printed_can_be_read(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("chatty")
+    run_id = stage.new_run(steps=12, step_s=0)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 2)
+    part = rundir.read_log(stage.settings.run_dir(run_id), 1, 0)
+    assert part.data.startswith(b"attempt 1 goes on from step 0\n"), "while it trains"
+    assert supervisor.wait(60) == 0
+    text, offset = b"", 0
+    while (part := rundir.read_log(stage.settings.run_dir(run_id), 1, offset, 1 << 20)).data:
+        text, offset = text + part.data, part.end
+    printed = [f"{step} {i:>45}" for step in range(1, 13) for i in range(20_000)]
+    assert text.decode().splitlines() == ["attempt 1 goes on from step 0", *printed]
+    assert len(list(rundir.log_folder(stage.settings.run_dir(run_id), 1).iterdir())) == 2
+
+
+def test_a_trainer_that_cannot_write_fails_the_run_at_once(stage: Stage, trainer_plays: Plays) -> None:
+    trainer_plays("silent_end")
+    run_id = stage.new_run()
+    stage.supervise(run_id).wait(40)
+    run = stage.run(run_id)
+    assert run.state == "failed", "although there is a checkpoint to go on from"
+    assert "could not write into" in (run.reason or "") and "MiB are free there): make room" in (run.reason or "")
+
+
+def test_a_later_supervisor_elsewhere_is_noticed_without_the_database(stage: Stage) -> None:
+    run_id = stage.new_run(steps=10_000, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 1)
+    with database_away(stage):
+        time.sleep(2)
+        assert supervisor.poll() is None
+        write_atomically(stage.settings.run_dir(run_id) / OWNER, {"fence": 2, "holder": "other:1:1:1"})
+        assert supervisor.wait(20) == 3
+        assert stage.processes_of(run_id) == []
+
+
+def test_of_two_supervisors_the_older_one_stops_its_trainer(stage: Stage) -> None:
+    run_id = stage.new_run(steps=60, step_s=0.1)
+    old = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 3)
+    trainer = stage.trainer(run_id)
+    with Session(stage.engine) as session, session.begin():
+        # What no sweep would do: the run is given to another one although the first supervisor and its trainer live.
+        session.execute(sa.update(Lease).values(expires_at=sa.func.now() - sa.text("interval '1 hour'")))
+        session.execute(sa.update(Run).values(state="queued"))
+        fence = leases.claim(session, run_id, "test:1:1:1", dt.timedelta(seconds=4))
+    assert fence == 2
+    new = stage.start("-m", "worker.supervisor", str(run_id), "2")
+    assert old.wait(20) in (3, -9), "it noticed, or it was ended with its trainer"
+    trainer.wait(10)
+    assert new.wait(60) == 0
+    run = stage.run(run_id)
+    assert (run.state, run.step) == ("succeeded", 60)
+    stage.check_books(run_id)
 
 
 def test_a_log_that_is_not_events_stops_the_trainer_and_fails_the_run(stage: Stage, trainer_plays: Plays) -> None:
