@@ -14,21 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
+
+from pipeline.rewards.exact import ExactReward
+from pipeline.rewards.registry import RewardConfig
+from pipeline.section import FilePath, Fraction, Positive, Section
 
 ROOT = Path(__file__).resolve().parent.parent
 """The application's folder: relative paths in a config are taken from here, whoever reads it."""
-
-Positive = Annotated[int, Field(ge=1)]
-FilePath = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Section(BaseModel):
-    """A part of the run config: unknown keys refused, values immutable, NaN and infinity refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -49,29 +43,6 @@ class DataConfig(Section):
     )
     prompt_key: str = Field("prompt", min_length=1, description="Field that holds the prompt's text.")
     answer_key: str = Field("answer", min_length=1, description="Field that holds the reference answer.")
-
-
-class ExactReward(Section):
-    """1 when the response equals the reference answer after trimming white space, else 0."""
-
-    name: Literal["exact"] = "exact"
-
-
-class BoxedReward(Section):
-    """1 when the last \\boxed{} of the response equals the reference answer: the same LaTeX but for its spelling, or
-    the same number."""
-
-    name: Literal["boxed"] = "boxed"
-
-
-class NumericReward(Section):
-    """1 when the last number of the response lies within the tolerance of the reference answer, else 0."""
-
-    name: Literal["numeric"] = "numeric"
-    tolerance: float = Field(1e-6, ge=0, description="Largest accepted distance, relative to max(1, |answer|).")
-
-
-RewardConfig = Annotated[ExactReward | NumericReward | BoxedReward, Field(discriminator="name")]
 
 
 class GrpoMethod(Section):

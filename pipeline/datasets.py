@@ -20,7 +20,7 @@ from pipeline.prompts import load_prompts
 from pipeline.rewards import last_boxed
 
 INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
-"""Follows each question, as in the Pilot-Commit paper's runs: the boxed reward looks for the box."""
+"""Follows each question, as in the Pilot-Commit paper's runs: the math reward looks for the box."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def fits(f: Field, value: Any) -> bool:
     if f.kind == "choices":
         return isinstance(value, list) and all(v in f.options for v in value)
     if f.kind == "mapping":
-        return isinstance(value, dict)
+        return isinstance(value, dict | list)
     if f.kind == "text":
         return isinstance(value, str)
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -230,7 +230,7 @@ def _fields(
         for name, child in node.get("properties", {}).items():
             if "const" not in child:
                 yield from _fields(schema, child, f"{path}.{name}", name in needed, choice, variant)
-            elif not variant:  # a union of one: nothing to choose, but the config names it
+            elif not variant or name != "name":  # nothing to choose, but the config says it
                 yield Field(f"{path}.{name}", "choice", default=child["const"], options=(child["const"],))
     else:
         yield _leaf(node, path, required, variant)
@@ -258,9 +258,12 @@ def _leaf(node: Schema, path: str, required: bool, variant: str) -> Field:
         "integer": "integer", "number": "number", "boolean": "flag", "array": "choices", "object": "mapping",
     }  # fmt: skip
     options = tuple(node.get("enum", ()) or node.get("items", {}).get("enum", ()))
+    kind = "choice" if "enum" in node else kinds.get(node.get("type", ""), "text")
+    if kind == "choices" and not options:
+        kind = "mapping"  # a list of sections: written as YAML too
     return Field(
         path=path,
-        kind="choice" if "enum" in node else kinds.get(node.get("type", ""), "text"),
+        kind=kind,
         help=words,
         default=default,
         nullable=nullable,

@@ -18,9 +18,9 @@ from pipeline.allocation import Batch, Group, Plan, Rollouts, TrainGroup
 from pipeline.config import RunConfig, TorchEngine, UpdateConfig, resolve
 from pipeline.engines.torch.model import load, save
 from pipeline.engines.torch.packing import microbatches, packed_logprobs
-from pipeline.engines.torch.sampler import sample
+from pipeline.engines.torch.sampler import Sample, sample
 from pipeline.prompts import Prompt
-from pipeline.rewards import build_reward
+from pipeline.rewards import Response, Scorer
 
 TOKENIZER_FILES = ("tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
                    "chat_template*", "generation_config.json")  # fmt: skip
@@ -75,7 +75,7 @@ class Engine:
         self.prompts = prompts
         self._tokens_of: dict[str, list[int]] = {}
         self._text_of: dict[bytes, str] = {}
-        self.reward = build_reward(config.reward)
+        self.scorer = Scorer(config.reward)
         update = config.update
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=update.lr, betas=(0.9, 0.999), weight_decay=update.weight_decay
@@ -107,21 +107,30 @@ class Engine:
             generator=self._generator(plan.step, plan.round),
         )
         sampled = time.perf_counter()
-        groups = []
+        asked = [self.prompts[request.prompt] for request in plan.requests]
+        rewards, accuracy = self._score(asked, answers)
+        groups, end = [], 0
         for request, samples in zip(plan.requests, answers, strict=True):
-            answer = self.prompts[request.prompt].answer
-            texts = [self.decode(s.tokens) for s in samples]
-            rewards = np.array([self.reward(text, answer) for text in texts])
+            start_at, end = end, end + len(samples)
             lengths = np.array([len(s.tokens) for s in samples])
-            data = [
-                {"text": text, "tokens": s.tokens, "logprobs": s.logprobs}
-                for text, s in zip(texts, samples, strict=True)
-            ]
+            data = [{"text": self.decode(s.tokens), "tokens": s.tokens, "logprobs": s.logprobs} for s in samples]
             steps = np.full(len(samples), plan.step)
-            groups.append(Group(request, Rollouts(rewards, rewards, lengths, steps, data)))
+            groups.append(Group(request, Rollouts(rewards[start_at:end], accuracy[start_at:end], lengths, steps, data)))
         self.seconds["generate"] += sampled - start
         self.seconds["reward"] += time.perf_counter() - sampled
         return groups
+
+    def _score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Sample]]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """What trains and what judges, each float64 [all samples in order], NaN where the reward failed."""
+        responses = [
+            Response(self.decode(s.tokens), prompt.answer, prompt.text, len(s.tokens))
+            for prompt, samples in zip(prompts, answers, strict=True)
+            for s in samples
+        ]
+        scores = self.scorer.score(responses)
+        return np.array([s.reward for s in scores]), np.array([s.accuracy for s in scores])
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt in the chat template, ready for the answer. Kept, for prompts come again."""
@@ -153,7 +162,7 @@ class Engine:
     def accuracy(
         self, prompts: Sequence[Prompt], samples: int, temperature: float, greedy: bool, step: int
     ) -> tuple[npt.NDArray[np.float64], int]:
-        """Mean reward per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled."""
+        """Mean accuracy per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled."""
         answers = sample(
             self.model,
             [self.encode(p) for p in prompts],
@@ -165,14 +174,9 @@ class Engine:
             generator=self._generator(step, 0),  # training rounds count from 1
             greedy=greedy,
         )
-        rewards_P_S = np.array(
-            [
-                [self.reward(self.decode(s.tokens), prompt.answer) for s in group]
-                for prompt, group in zip(prompts, answers, strict=True)
-            ]
-        )
-        scored_P = (~np.isnan(rewards_P_S)).sum(1)
-        mean_P = np.nansum(rewards_P_S, axis=1) / np.where(scored_P, scored_P, np.nan)
+        accuracy_P_S = self._score(prompts, answers)[1].reshape(len(prompts), samples)
+        scored_P = (~np.isnan(accuracy_P_S)).sum(1)
+        mean_P = np.nansum(accuracy_P_S, axis=1) / np.where(scored_P, scored_P, np.nan)
         return mean_P, sum(len(s.tokens) for group in answers for s in group)
 
     # --- learning ----------------------------------------------------------------------------------------------

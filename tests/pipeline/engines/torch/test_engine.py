@@ -15,8 +15,20 @@ from pipeline.config import parse_config
 from pipeline.engines.torch import Engine
 from pipeline.engines.torch.model import causal
 from pipeline.prompts import load_run_prompts
+from pipeline.rewards import Score
 
 BUNDLED = "pipeline/bundled/"
+
+
+class By:
+    """A scorer by any rule: what trains, and by another rule what judges."""
+
+    def __init__(self, reward, accuracy=None):
+        self.reward, self.accuracy = reward, accuracy
+
+    def score(self, responses):
+        rewards = [self.reward(r) for r in responses]
+        return [Score(r, self.accuracy(x) if self.accuracy else r) for r, x in zip(rewards, responses, strict=True)]
 
 
 def build(**changes):
@@ -35,7 +47,7 @@ def build(**changes):
     # Plain gradient descent: AdamW's first step is the gradient's sign, which hides a wrong size.
     engine.optimiser = torch.optim.SGD(engine.model.parameters(), lr=0.01)
     # A reward that any policy gets right now and then, so that every group may carry a signal.
-    engine.reward = lambda response, answer: float(sum(response.encode()) % 3 == 0)
+    engine.scorer = By(lambda response: float(sum(response.text.encode()) % 3 == 0))
     return engine
 
 
@@ -158,9 +170,20 @@ def test_warm_up_then_constant():
 def test_a_failed_reward_stays_out_of_the_accuracy():
     engine = build()
     calls = iter([1.0, math.nan, 0.0, math.nan, math.nan, math.nan])
-    engine.reward = lambda response, answer: next(calls)
+    engine.scorer = By(lambda response: next(calls))
     accuracy, tokens = engine.accuracy(engine.prompts[:2], 3, 1.0, False, 0)
     assert accuracy[0] == 0.5 and math.isnan(accuracy[1]) and tokens >= 6
+
+
+def test_what_trains_and_what_judges_are_kept_apart():
+    engine = build()
+    engine.scorer = By(lambda r: -float(r.n_tokens), accuracy=lambda r: float(r.prompt == engine.prompts[1].text))
+    groups = groups_of(engine, 1, [0, 1], 4)
+    for group in groups:
+        assert (group.rollouts.rewards == -group.rollouts.n_tokens).all()
+    assert [group.rollouts.success.tolist() for group in groups] == [[0.0] * 4, [1.0] * 4]
+    accuracy, _ = engine.accuracy(engine.prompts[:2], 2, 1.0, False, 0)
+    assert accuracy.tolist() == [0.0, 1.0]
 
 
 def test_what_cannot_start_says_why(tmp_path):

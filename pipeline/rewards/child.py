@@ -1,0 +1,100 @@
+"""The inside of a reward process: limits itself, then answers questions until its parent is gone."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from pipeline.rewards.types import Verdict, failed, shown
+
+SERVED_BY = {"math": "maths"}
+"""Reward -> the module of this folder whose `serve(settings)` gives the function that answers its questions."""
+
+_PR_SET_PDEATHSIG = 1
+_NO_MORE, _TIRED = 0, 75  # exit statuses of the fork that answers
+_MOST_ANSWERS = 5000
+
+
+def main() -> None:
+    settings, limit_s, memory_mb, parent = (
+        json.loads(sys.argv[1]),
+        float(sys.argv[2]),
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
+    if parent:
+        _die_with(parent)
+    resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    questions, replies = _take_pipes()
+    try:
+        module = importlib.import_module(f"pipeline.rewards.{SERVED_BY[settings['name']]}")
+        answer: Callable[..., Verdict] = module.serve(settings)
+    except Exception as error:
+        _write(replies, {"error": shown(f"{type(error).__name__}: {error}")})
+        return
+    _write(replies, {})
+    # Answers are found in a fork, which has everything loaded: when one is lost, the next starts in no time.
+    while True:
+        us = os.getpid()
+        fork = os.fork()
+        if fork == 0:
+            _die_with(us)
+            os._exit(_answer_all(answer, questions, replies, limit_s))
+        code = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
+        if code == _NO_MORE:
+            return
+        if code != _TIRED:
+            late = f"no verdict within {limit_s:g} s"
+            ending = f"signal {-code}" if code < 0 else f"exit status {code}"
+            why = late if code == -signal.SIGALRM else f"the reward process died ({ending})"
+            _write(replies, dataclasses.asdict(failed(why)))
+
+
+def _answer_all(answer: Callable[..., Verdict], questions: TextIO, replies: TextIO, limit_s: float) -> int:
+    """Returns _NO_MORE, or _TIRED after so many answers that what libraries have piled up meanwhile is thrown away."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for _ in range(_MOST_ANSWERS):
+        line = questions.readline()
+        if not line:
+            return _NO_MORE
+        # The kernel ends this process when the alarm rings, whatever it is busy with: no handler has to run.
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        try:
+            verdict = answer(*json.loads(line))
+        except Exception as error:  # an answer that makes the reward raise is that answer's trouble alone
+            verdict = failed(shown(f"{type(error).__name__}: {error}"))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        _write(replies, dataclasses.asdict(verdict))
+    return _TIRED
+
+
+def _write(replies: TextIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply) + "\n")
+    replies.flush()
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the thread that started us ends (Linux): a hanging computation would not notice."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
+def _take_pipes() -> tuple[TextIO, TextIO]:
+    """Our pipes for ourselves; what rewards read or print goes nowhere."""
+    questions, replies = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    return questions, replies

@@ -1,0 +1,176 @@
+"""Reward processes: where a verdict may take long, take all memory or crash, and still harms nobody else.
+
+Each process answers one question at a time over a pipe, a line of JSON each way. An answer that takes too long or
+crashes ends the fork of the process that looks for it, and nothing else. Processes start with an environment of a few
+harmless names, so no reward ever sees a password or key of ours; they limit their own memory, and end with the process
+that started them.
+
+This is not pebble's or concurrent.futures' pool: their workers inherit our environment (which /proc shows for good),
+cannot run inside a sandbox, and share one queue whose lock a killed worker may hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import LifoQueue
+from typing import Any
+
+from pipeline.rewards.types import Question, Reward, Verdict, failed, shown
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "OPENBLAS_CORETYPE", "PILOT_SUPERVISED_RUN")
+"""Environment variables that reward processes get; the last one lets a supervisor find them."""
+
+_START_S = 120.0  # importing sympy on a busy machine
+_MAX_REPLY = 1 << 20
+
+
+def clean_environment() -> dict[str, str]:
+    """What a reward process may know of our environment."""
+    passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return passed | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a reward process is started for. before: a command line that puts it into a sandbox."""
+
+    reward: Reward
+    limit_s: float
+    memory_mb: int
+    before: Sequence[str] = ()
+
+    @property
+    def command(self) -> list[str]:
+        # -I: neither the current folder nor PYTHONPATH decide what it imports.
+        start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipeline.rewards.child import main; main()"
+        parent = 0 if self.before else os.getpid()  # a sandbox has process ids of its own, and ends with us by itself
+        settings = self.reward.model_dump_json()
+        return [
+            *self.before,
+            sys.executable,
+            "-I",
+            "-c",
+            start,
+            settings,
+            str(self.limit_s),
+            str(self.memory_mb),
+            str(parent),
+        ]
+
+
+class Process:
+    """One reward process. Not thread-safe: whoever has it has it alone."""
+
+    def __init__(self, job: Job) -> None:
+        """Raises ValueError, saying why, when it does not come up."""
+        self._job = job
+        self._killed = False
+        try:
+            self._process = subprocess.Popen(
+                job.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=clean_environment(),
+                start_new_session=True,  # Ctrl-C is for the trainer, which then ends us
+            )
+        except OSError as error:
+            raise ValueError(f"reward {job.reward.name!r}: its process cannot be started: {error}") from None
+        reply = self._reply(_START_S)
+        if reply is None or "error" in reply:
+            self.kill()
+            assert self._process.stderr is not None
+            told = reply["error"] if reply else self._process.stderr.read(4096).decode(errors="replace").strip()
+            raise ValueError(f"reward {job.reward.name!r} cannot start: {told or f'it took over {_START_S:g} s'}")
+
+    @property
+    def usable(self) -> bool:
+        return not self._killed and self._process.poll() is None
+
+    def ask(self, question: Question) -> Verdict:
+        # It keeps the limit itself; this one is for a process that has lost its alarm.
+        reply = self._reply(self._job.limit_s + 1, json.dumps(question).encode() + b"\n")
+        if reply is not None:
+            return Verdict(**reply)
+        why = f"no verdict within {self._job.limit_s:g} s" if self._killed else "the reward process died"
+        self.kill()
+        return failed(why)
+
+    def _reply(self, limit_s: float, line: bytes = b"") -> dict[str, Any] | None:
+        """Send the line, if any, and wait for the answer. None when it was killed for taking too long, or died."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        timer = threading.Timer(limit_s, self.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+            reply = self._process.stdout.readline(_MAX_REPLY)
+            return dict(json.loads(reply)) if reply.endswith(b"\n") else None
+        except (OSError, ValueError):
+            return None
+        finally:
+            timer.cancel()
+            timer.join()  # whether it has killed us is settled from here on
+
+    def kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+        self._process.wait()
+
+
+class Processes:
+    """`workers` reward processes of one reward, started when first needed."""
+
+    def __init__(
+        self, reward: Reward, workers: int, *, limit_s: float, memory_mb: int, before: Sequence[str] = ()
+    ) -> None:
+        self.workers = workers
+        self._job = Job(reward, limit_s, memory_mb, before)
+        self._idle: LifoQueue[Process | None] = LifoQueue()
+        for _ in range(workers):
+            self._idle.put(None)
+        self._all: set[Process] = set()
+        self._closed = False
+
+    def start_one(self) -> None:
+        """Raises ValueError when the reward can't start: rather now than at the first answer."""
+        process = self._idle.get()
+        try:
+            process = process or self._start()
+        finally:
+            self._idle.put(process)
+
+    def answer(self, question: Question) -> Verdict:
+        process = self._idle.get()
+        try:
+            process = process if process is not None and process.usable else self._start()
+            return process.ask(question)
+        except ValueError as error:
+            return failed(shown(str(error)))
+        finally:
+            if process is not None and not process.usable:
+                self._all.discard(process)
+                process = None
+            self._idle.put(process)
+
+    def _start(self) -> Process:
+        if self._closed:
+            raise ValueError("the reward is closed")
+        process = Process(self._job)
+        self._all.add(process)
+        return process
+
+    def close(self) -> None:
+        self._closed = True
+        for process in list(self._all):
+            process.kill()
+        self._all.clear()

@@ -1,0 +1,100 @@
+"""Scoring many responses at once."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from pipeline.rewards.registry import RewardConfig, parts_of
+from pipeline.rewards.types import Desk, Question, Response, Reward, Score, Verdict
+
+_REMEMBERED = 200_000  # verdicts
+
+
+class Scorer:
+    """A run's reward, ready to score. Most verdicts take a look; what takes longer is asked at the parts' desks, each
+    question once, all of a batch side by side. Close it, or use it as a context: it may own processes."""
+
+    def __init__(self, config: RewardConfig, workers: int | None = None) -> None:
+        """workers: reward processes per part; unset means one a core. Raises ValueError when a part can't start."""
+        self.parts, self.judging = parts_of(config)
+        workers = workers or os.cpu_count() or 1
+        self._asking = {part.reward.name: Asking(part.reward, workers) for part in self.parts}
+        self.close = weakref.finalize(self, _close, list(self._asking.values()))
+
+    def score(self, responses: Sequence[Response]) -> list[Score]:
+        """One score per response, in order."""
+        asked = {name: asking.ask(responses) for name, asking in self._asking.items()}
+        verdicts = {name: [f if isinstance(f, Verdict) else f.result() for f in found] for name, found in asked.items()}
+        return [self._sum({name: verdicts[name][i] for name in verdicts}) for i in range(len(responses))]
+
+    def _sum(self, verdicts: dict[str, Verdict]) -> Score:
+        # A failed part is NaN, and so is every sum with it.
+        reward = math.fsum(part.weight * verdicts[part.reward.name].value for part in self.parts)
+        return Score(reward, verdicts[self.judging].judged, verdicts)
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Asking:
+    """One part of a reward, its desk, and the questions that were answered before."""
+
+    def __init__(self, reward: Reward, workers: int) -> None:
+        self.reward = reward
+        self.desk: Desk | None = reward.open_desk(workers)
+        self.threads = ThreadPoolExecutor(self.desk.workers, "reward") if self.desk is not None else None
+        self._known: dict[Question, Verdict] = {}
+
+    def ask(self, responses: Sequence[Response]) -> list[Verdict | Future[Verdict]]:
+        """A verdict each, or the promise of one."""
+        promised: dict[Question, Future[Verdict]] = {}
+        found: list[Verdict | Future[Verdict]] = []
+        for response in responses:
+            seen = self.reward.look(response)
+            if isinstance(seen, Verdict):
+                found.append(seen)
+            elif (known := self._known.get(seen)) is not None:
+                found.append(known)
+            elif (promise := promised.get(seen)) is not None:
+                found.append(promise)
+            else:
+                promise = self._promise(seen)
+                found.append(promise)
+                if self.reward.remembers:
+                    promised[seen] = promise
+        return found
+
+    def _promise(self, question: Question) -> Future[Verdict]:
+        assert self.threads is not None and self.desk is not None, f"reward {self.reward.name} opened no desk"
+        promise = self.threads.submit(self.desk.answer, question)
+        if self.reward.remembers:
+            promise.add_done_callback(lambda done: self._remember(question, done))
+        return promise
+
+    def _remember(self, question: Question, done: Future[Verdict]) -> None:
+        # A failure may have been bad luck, such as a busy machine: the next batch asks again.
+        if done.cancelled() or done.exception() is not None or done.result().failed:
+            return
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        self._known[question] = done.result()
+
+
+def _close(asking: list[Asking]) -> None:
+    for part in asking:
+        if part.threads is not None and part.desk is not None:
+            part.threads.shutdown(wait=False, cancel_futures=True)
+            part.desk.close()
+
+
+def build_reward(config: RewardConfig) -> Callable[[str, str], float]:
+    """(response, reference answer) -> the reward that trains, NaN when it failed. One at a time; `Scorer` is faster."""
+    scorer = Scorer(config, workers=1)
+    return lambda response, answer: scorer.score([Response(response, answer)])[0].reward

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from pipeline.rewards import Response, Scorer, build_reward
+from pipeline.rewards.latex import final_boxes, last_boxed
+from pipeline.rewards.maths import MathReward, compare_plainly, serve
+from pipeline.rewards.values import differ
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    with Scorer(MathReward(timeout_s=20), workers=2) as scorer:
+        yield scorer
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        (r"so \boxed{42}.", "42"),
+        (r"\boxed{1}, no, \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{a\}b}", r"a\}b"),
+        (r"\boxed {7}", "7"),
+        (r"$\boxed 7$", "7"),
+        (r"\boxed{1} and then \boxed{2", "1"),
+        (r"\fbox{3}", "3"),
+        (r"\boxed", None),
+        ("nothing", None),
+    ],
+)
+def test_the_last_closed_box_counts(text, inside):
+    assert last_boxed(text) == inside
+
+
+def test_boxes_that_belong_together():
+    assert final_boxes(r"first \boxed{9}. Then $\boxed{1}$, $\boxed{2}$ and $\boxed{3}$.") == ["1", "2", "3"]
+    assert final_boxes(r"\boxed{1} is one root, so the answer is \boxed{2}") == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "expected"),
+    [
+        (r"\boxed{42}", "42", 1),
+        (r"\boxed{42.0}", "42", 1),
+        (r"\boxed{1,234}", "1234", 1),
+        (r"\boxed{\dfrac{1}{2}}", r"\frac12", 1),
+        (r"\boxed{0.5}", r"\frac{1}{2}", 1),
+        (r"\boxed{\frac{2}{4}}", "1/2", 1),
+        (r"\boxed{0.333333}", r"\frac{1}{3}", 1),
+        (r"\boxed{0.33}", r"\frac{1}{3}", 0),
+        (r"\boxed{2\sqrt{2}}", r"\sqrt{8}", 1),
+        (r"\boxed{(x+1)^2}", "x^2+2x+1", 1),
+        (r"\boxed{(x+1)^2}", "x^2+1", 0),
+        (r"\boxed{90}", r"90^\circ", 1),
+        (r"\boxed{(1,2)}", "(2,1)", 0),
+        (r"\boxed{1,2}", "2,1", 1),
+        (r"\boxed{1} and \boxed{2}", "1,2", 1),
+        (r"\boxed{1}, wait, no: \boxed{2}", "1", 0),
+        (r"\boxed{x=5}", "5", 1),
+        (r"\boxed{\text{Evelyn}}", r"\text{Evelyn}", 1),
+        (r"\boxed{\text{Carla}}", r"\text{Evelyn}", 0),
+        ("The answer is 42.", "42", 1),
+        ("The answer is $\\frac{1}{2}$.", "0.5", 1),
+        ("No idea.", "42", 0),
+        ("", "42", 0),
+        (r"\boxed{}", "42", 0),
+        (r"\boxed{42}", r"$\boxed{42}$", 1),
+        (r"\boxed{42}", "$42$", 1),
+        (r"\boxed{\$36}", r"\$36", 1),
+        (r"\boxed{36}", r"\$36", 1),
+        (r"\boxed{025}", "25", 1),
+        (r"\boxed{1,2}", "12", 0),
+        (r"\boxed{-\frac{1}{2}}", "-1/2", 1),
+        (r"\boxed{\frac{1}{0}}", "1", 0),
+        (r"\boxed{\left( 3, \frac{\pi}{2} \right)}", r"(3,\frac{\pi}{2})", 1),
+        (r"\boxed{\text{Evelyn}}", "Evelyn", 1),
+        (r"\boxed{\sqrt2}", r"\sqrt{2}", 1),
+        (r"\boxed{1 + x}", "x + 1", 1),
+        (r"\boxed{\{1, 2\}}", r"\{ 1,2 \}", 1),
+        (r"\boxed{42}", r"so it is \boxed{42}", 1),
+    ],
+)
+def test_math(scorer, response, answer, expected):
+    (score,) = scorer.score([Response(response, answer)])
+    assert score.reward == score.accuracy == expected, score.parts["math"].why
+    assert score.parts["math"].expected
+
+
+@pytest.mark.parametrize("response", ["42", r"\boxed{42", r"\boxed", "", r"\boxed{" + "{" * 5000])
+def test_a_box_may_be_asked_for(response):
+    verdict = MathReward(boxed_only=True).look(Response(response, "42"))
+    assert verdict.value == 0
+
+
+def test_a_reference_without_mathematics_is_failed(scorer):
+    for answer in ("", " ", "7" * 3000):
+        assert scorer.score([Response(r"\boxed{7}", answer)])[0].failed
+
+
+def test_what_a_look_settles_is_what_math_verify_says():
+    """The short cut only ever says what the library says, over answers of every kind it settles."""
+    r = random.Random(1)
+
+    def some():
+        a, b, c = r.randint(1, 12), r.randint(2, 12), r.randint(-4, 4)
+        return r.choice(
+            [
+                f"{a}", f"{c}", f"{a}.{b}", f"\\frac{{{a}}}{{{b}}}", f"{a}/{b}", f"\\sqrt{{{a}}}", f"{a}\\sqrt{{{b}}}",
+                f"{a}x+{b}", f"x^{{{b}}}", f"({a},{c})", f"[{a},{b})", f"{c},{a}", f"{a}\\pi",
+                f"-\\frac{{\\pi}}{{{b}}}", f"x={a}", f"\\text{{{r.choice(['even', 'odd'])}}}",
+                f"{a}^\\circ", f"2^{{{b}}}", f"({a}x+1)(x-{b})",
+            ]
+        )  # fmt: skip
+
+    compare = serve({})
+    settled = 0
+    for _ in range(300):
+        given, reference = some(), some()
+        if r.random() < 0.2:
+            given = reference
+        verdict = compare_plainly(given, reference)
+        if verdict is not None:
+            settled += 1
+            assert verdict.value == compare(f"\\boxed{{{given}}}", reference).value, (given, reference)
+    assert settled > 200
+
+
+def test_no_value_where_a_formula_is_not_plainly_one_thing():
+    for text in (
+        "2\\frac{1}{2}",
+        "1/2x",
+        "x^10",
+        "f(2)",
+        "1,000",
+        "e^2",
+        "3 4",
+        "\\sqrt12",
+        "((((",
+        "",
+        "1+",
+        "2^{9999}",
+    ):
+        assert not differ(text, "77"), text
+    assert differ("1", "(1,2)") and not differ("1,1,2", "1,2,2") and not differ("(1,2)", "[1,2]")
+
+
+BOMBS = [
+    r"\boxed{5^{5^{5^{5^5}}}}",
+    r"\boxed{1000000000!}",
+    r"\boxed{\sum_{n=1}^{10000000} n^{n}}",
+    r"\boxed{(x+y+z)^{3000}}",
+]
+HOSTILE = [
+    r"\boxed{" + "(" * 5000 + "1" + ")" * 5000 + "}",
+    r"\boxed{" + "(" * 400 + "1" + ")" * 400 + "}",
+    r"\boxed{" + r"\frac{1}{" * 80 + "1" + "}" * 80 + "}",
+    r"\boxed{" + "{" * 400 + "}" * 400 + "}",
+    "9" * 1_000_000,
+    r"\boxed{" + "9" * 1_000_000 + "}",
+    r"\boxed{" + "9" * 900 + "}",
+    "\\boxed{\x1b[2J\x00 1}",
+    "\\boxed{\ud800}",
+    "\\boxed{" * 100_000,
+    "{" * 1_000_000,
+    "$" * 1_000_000,
+    "the answer is " * 100_000,
+    r"\boxed{\input{/etc/passwd}}",
+    r"\boxed{__import__('os').system('touch /tmp/pilot-was-here')}",
+    *BOMBS,
+]
+
+
+def test_hostile_answers_get_a_verdict_and_harm_nobody():
+    with Scorer(MathReward(timeout_s=2), workers=2) as scorer:
+        scorer.score([Response("\\boxed{x < 2}", "x > 2")] * 2)  # the processes are up
+        for hostile in HOSTILE:
+            start = time.monotonic()
+            (score,) = scorer.score([Response(hostile, "x+y^2")])
+            assert time.monotonic() - start < 15
+            verdict = score.parts["math"]
+            assert verdict.value == 0 or verdict.failed, hostile[:40]
+            assert f"{verdict.why}{verdict.extracted}{verdict.expected}".isprintable()
+            if hostile in BOMBS:
+                assert verdict.failed and verdict.why == "no verdict within 2 s"
+        assert scorer.score([Response("\\boxed{x+1-x < x}", "1 < x")])[0].reward == 1
+    assert not os.path.exists("/tmp/pilot-was-here")
+
+
+def test_a_hanging_answer_delays_nobody():
+    with Scorer(MathReward(timeout_s=30), workers=2) as scorer:
+        scorer.score([Response(f"\\boxed{{{i} < x}}", "x > 2") for i in range(4)])
+        hang = scorer._asking["math"].threads.submit(scorer.score, [Response(BOMBS[0], "x+y^2")])
+        others = scorer.score([Response(f"\\boxed{{{i} \\le x}}", "x \\ge 3") for i in range(20)])
+        assert [s.reward for s in others].index(1.0) == 3 and sum(s.reward for s in others) == 1
+        assert not hang.done()
+
+
+def test_a_process_that_dies_fails_only_its_answer():
+    """Killed over a question: that one is failed, the next is answered; killed while idle: nobody notices."""
+    with Scorer(MathReward(timeout_s=60), workers=1) as scorer, ThreadPoolExecutor(1) as meanwhile:
+        assert scorer.score([Response("\\boxed{1 < x}", "x > 2")])[0].reward == 0
+        (process,) = scorer._asking["math"].desk._all
+        asked = meanwhile.submit(scorer.score, [Response(BOMBS[0], "x+y^2")])
+        (fork,) = psutil.Process(process._process.pid).children()
+        while fork.cpu_times().user < 0.2:
+            time.sleep(0.05)
+        fork.kill()
+        (score,) = asked.result(timeout=60)
+        assert score.failed and score.parts["math"].why == "the reward process died (signal 9)"
+        assert scorer.score([Response("\\boxed{3 < x}", "x > 3")])[0].reward == 1
+        assert process.usable
+        process._process.kill()
+        process._process.wait()
+        assert scorer.score([Response("\\boxed{4 < x}", "x > 4")])[0].reward == 1
+
+
+def test_memory_is_bounded():
+    with Scorer(MathReward(timeout_s=20), workers=1) as scorer:
+        scorer.score([Response("\\boxed{1 < x}", "x > 2")])
+        (process,) = scorer._asking["math"].desk._all
+        assert psutil.Process(process._process.pid).rlimit(psutil.RLIMIT_AS) == (2048 << 20, 2048 << 20)
+
+
+def test_reward_processes_know_no_secrets(monkeypatch):
+    for name in ("DATABASE_URL", "REDIS_URL", "HF_TOKEN", "OPENAI_API_KEY", "PILOT_HOME"):
+        monkeypatch.setenv(name, "secret-of-ours")
+    monkeypatch.setenv("PILOT_SUPERVISED_RUN", "run:1")
+    with Scorer(MathReward(), workers=1) as scorer:
+        scorer.score([Response("\\boxed{1 < x}", "x > 2")])
+        (process,) = scorer._asking["math"].desk._all
+        for member in (found := psutil.Process(process._process.pid), *found.children()):
+            environment = member.environ()
+            assert "secret-of-ours" not in environment.values()
+            assert environment["PILOT_SUPERVISED_RUN"] == "run:1"
+
+
+def test_reward_processes_die_with_a_trainer_that_is_killed():
+    """Even one that is lost in a computation, which would never notice that its pipe is closed."""
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from pipeline.rewards import *; from pipeline.rewards.maths import MathReward\n"
+        "scorer = Scorer(MathReward(timeout_s=300), workers=1)\n"
+        "scorer.score([Response('\\\\boxed{1 < x}', 'x > 2')]); print('up', flush=True)\n"
+        f"scorer.score([Response({BOMBS[0]!r}, 'x+y^2')])\n"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert trainer.stdout.readline() == b"up\n"
+        family = psutil.Process(trainer.pid).children(recursive=True)
+        assert len(family) == 2
+        while max(p.cpu_times().user for p in family if p.is_running()) < 0.5:
+            time.sleep(0.05)
+    finally:
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+    gone, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+
+
+def test_build_reward_gives_a_float_and_nan_for_failed():
+    reward = build_reward(MathReward(timeout_s=1))
+    assert reward("\\boxed{3}", "3") == 1 and math.isnan(reward(BOMBS[0], "x+y^2"))
+    assert reward("\\boxed{y > 3}", "y > 3") == 1
