@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from api import openapi
 from api.guard import Guard
 from api.problems import HANDLED, ApiProblem, answer
-from api.routes import config, events, health, prompts, runs, tokens, views
+from api.routes import config, events, files, health, prompts, runs, tokens, views
 from api.settings import Settings
 from db import create_engine
 
@@ -45,16 +45,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.engine = engine
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
-    for router in (
-        runs.router,
-        events.router,
-        views.router,
-        prompts.router,
-        config.router,
-        tokens.router,
-        health.router,
-    ):
-        app.include_router(router)
+    for topic in (runs, events, views, files, prompts, config, tokens, health):
+        app.include_router(topic.router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)
     app.add_middleware(Guard, engine=engine, allowed_hosts=settings.allowed_hosts)

@@ -19,14 +19,17 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from api.schemas import (
     AuditPage,
     Buckets,
+    Checkpoints,
     ConfigCheck,
     Health,
     Ledger,
+    LogPart,
     Metrics,
     Preset,
     Problem,
     PromptHistory,
     PromptPage,
+    RolloutPage,
     RunDetail,
     RunPage,
     TokenMade,
@@ -181,6 +184,24 @@ class Client:
 
     def prompt(self, run_id: uuid.UUID | str, prompt_id: str) -> PromptHistory:
         return self._call(PromptHistory, "GET", _run(run_id, "prompts", prompt_id))
+
+    def log(
+        self, run_id: uuid.UUID | str, attempt: int | None = None, offset: int | None = None, limit: int = 65_536
+    ) -> LogPart:
+        """A part of an attempt's log (default: of the newest one) from byte `offset` on; None: its end."""
+        params = {"attempt": attempt, "offset": offset, "limit": limit}
+        return self._call(LogPart, "GET", _run(run_id, "log"), params=params)
+
+    def checkpoints(self, run_id: uuid.UUID | str) -> Checkpoints:
+        return self._call(Checkpoints, "GET", _run(run_id, "checkpoints"))
+
+    def rollouts(self, run_id: uuid.UUID | str, from_step: int = 0, limit: int = 500) -> RolloutPage:
+        """The files of rollouts, one a step, from a step on."""
+        return self._call(RolloutPage, "GET", _run(run_id, "rollouts"), params={"from_step": from_step, "limit": limit})
+
+    def download_rollouts(self, run_id: uuid.UUID | str, step: int) -> bytes:
+        """A step's rollouts as a Parquet file."""
+        return self._send("GET", _run(run_id, "rollouts", str(step))).content
 
     def config_schema(self) -> dict[str, Any]:
         """The JSON schema of RunConfig."""

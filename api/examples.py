@@ -174,6 +174,20 @@ ANSWERS: dict[str, Any] = {
             "config": _CONFIG,
         }
     ],
+    "get_log": {"attempt": 1, "offset": 0, "text": "step 1: loss 0.02\n", "next_offset": 18, "size": 18},
+    "list_checkpoints": {
+        "checkpoints": [
+            {
+                "step": 10,
+                "accuracy": 0.47,
+                "saved_at": "2026-01-05T09:39:02Z",
+                "n_bytes": 1204,
+                "files": [{"path": "state.json", "n_bytes": 1204}],
+            }
+        ],
+        "best_step": 10,
+    },
+    "list_rollouts": {"files": [{"step": 1, "n_bytes": 40213}], "next_step": None},
     "get_me": _TOKEN,
     "create_token": _TOKEN | {"last_used_at": None, "secret": "pilot_kV3n...shown once..."},
     "list_tokens": {"tokens": [_TOKEN], "next_cursor": None},

@@ -35,6 +35,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "route-not-found": (404, "There is nothing at this address"),
     "run-not-found": (404, "There is no such run"),
     "prompt-not-found": (404, "There is no such prompt"),
+    "file-not-found": (404, "There is no such file"),
     "token-not-found": (404, "There is no such token"),
     "method-not-allowed": (405, "This address does not take this method"),
     "wrong-state": (409, "The run's state does not allow this"),

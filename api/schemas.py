@@ -276,6 +276,46 @@ class Health(BaseModel):
     checks: dict[str, str] = Field(examples=[{"database": "ok", "broker": "ok"}])
 
 
+class LogPart(BaseModel):
+    """offset: of the first byte of `text` in the attempt's log. size: of the log now."""
+
+    attempt: int
+    offset: int
+    text: str
+    next_offset: int
+    size: int
+
+
+class FileOut(BaseModel):
+    path: str
+    n_bytes: int
+
+
+class CheckpointOut(BaseModel):
+    """accuracy: sampled, on the held-out set, after its step; null: it was not evaluated then."""
+
+    step: int
+    accuracy: float | None
+    saved_at: dt.datetime
+    n_bytes: int
+    files: list[FileOut]
+
+
+class Checkpoints(BaseModel):
+    checkpoints: list[CheckpointOut]
+    best_step: int | None = Field(description="Of the most accurate one.")
+
+
+class RolloutFile(BaseModel):
+    step: int
+    n_bytes: int
+
+
+class RolloutPage(BaseModel):
+    files: list[RolloutFile]
+    next_step: int | None = Field(description="`from_step` of the following page.")
+
+
 class TokenCreate(BaseModel):
     """A token to make. `read` sees runs, `run` also starts, stops and changes them, `admin` also makes tokens."""
 
