@@ -73,13 +73,34 @@ def run_start(
         list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
     ] = None,
     follow: Annotated[bool, typer.Option("--watch", help="Follow the run until it has finished.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Like --watch, for CI: a signal that ends the wait stops the run, too.")
+    ] = False,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC>=NUMBER", help="With --wait: fail unless this holds in the end; may be repeated."),
+    ] = None,
+    max_rollouts: Annotated[int | None, typer.Option(min=1, help="At most so many training rollouts.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="With --wait: write a JUnit report.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="With --wait: write a summary.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Start only one run for this text, however often it is asked: a build's id.")
+    ] = None,
 ) -> None:
-    """Start a run. Relative paths in the config are taken from the application's folder."""
-    from cli import run
+    """Start a run. Relative paths in the config are taken from the application's folder.
 
+    With --wait it ends with 0 only if the run succeeded and everything required of it holds.
+    """
+    from cli import ci, run
+
+    if not wait and (require or junit or markdown):
+        raise Failure("--require, --junit and --markdown go with --wait.", 2)
+    requirements = [ci.requirement(text) for text in require or []]
     with _client() as client:
-        created = run.start(client, config, changes or [])
+        created = run.start(client, config, changes or [], max_rollouts, key)
         print(f"Run {created.name!r} is {created.state}: {created.id}", flush=True)
+        if wait:
+            raise typer.Exit(ci.wait(client, created, requirements, junit, markdown))
         if follow:
             raise typer.Exit(_watch(client, str(created.id)))
 
@@ -216,6 +237,52 @@ def data_prepare(
     from pipeline.datasets import INSTRUCTION
 
     print(prepared(name, out, files or [], held_out or [], INSTRUCTION if instruction is None else instruction))
+
+
+@runs.command("clone")
+def run_clone(
+    run_id: RunArgument,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
+    ] = None,
+    priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher ones start first.")] = 0,
+) -> None:
+    """Start a new run with the config of another and some changes."""
+    from cli import run
+
+    with _client() as client:
+        created = run.clone(client, run_id, changes or [], priority)
+    print(f"Run {created.name!r} is {created.state}: {created.id}")
+
+
+@runs.command("priority")
+def run_priority(run_id: RunArgument, priority: Annotated[int, typer.Argument(min=-1000, max=1000)]) -> None:
+    """Move a run in the queue: higher ones start first."""
+    from cli import run
+
+    with _client() as client:
+        print(run.prioritise(client, run_id, priority))
+
+
+@runs.command("delete")
+def run_delete(run_id: RunArgument) -> None:
+    """Delete a run that has ended: its numbers, checkpoints and rollouts. There is no way back."""
+    from cli import run
+
+    with _client() as client:
+        print(run.delete(client, run_id))
+
+
+@runs.command("log")
+def run_log(
+    run_id: RunArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+) -> None:
+    """Print the end of what a run's trainer said."""
+    from cli import run
+
+    with _client() as client:
+        run.print_log(client, run_id, follow=follow)
 
 
 @database.command("upgrade")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,27 @@ import yaml
 from api.client import Client
 from api.schemas import Preset, RunDetail, RunSummary
 from cli.failure import WRONG_USE, Failure, told
-from cli.watch import accuracy, bucket_words, ending, run_of
+from cli.watch import FINISHED, accuracy, bucket_words, ending, run_of
 
 LIST_PRESETS = "`./pilot run presets` lists them."
 
 
-def start(client: Client, config: str, changes: list[str]) -> RunDetail:
-    """Create a run from a YAML or JSON file, or a preset's name, with `key.path=value` changes. Raises Failure."""
+def start(
+    client: Client, config: str, changes: list[str], max_rollouts: int | None = None, key: str | None = None
+) -> RunDetail:
+    """Create a run from a YAML or JSON file, or a preset's name, with `key.path=value` changes. Raises Failure.
+
+    max_rollouts: bound of the training rollouts in place of the config's. key: the same call with it starts no other.
+    """
     path = Path(config)
     is_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
     data = read_config(path) if is_file else preset(client, config)
     for change in changes:
         set_value(data, change)
+    if max_rollouts is not None:
+        set_value(data, f"budget.rollouts={max_rollouts}")
     with told():
-        return client.create_run(data)
+        return client.create_run(data, key=key)
 
 
 def preset(client: Client, name: str) -> dict[str, Any]:
@@ -143,6 +151,49 @@ def resume(client: Client, run_id: str) -> str:
     with told():
         run = client.resume_run(run_of(client, run_id))
     return f"Run {run.name!r} is {run.state} again. `./pilot watch {run.id}` follows it."
+
+
+def clone(client: Client, run_id: str, changes: list[str], priority: int) -> RunDetail:
+    """Start a run with the config of another and `key.path=value` changes. Raises Failure."""
+    config: dict[str, Any] = {}
+    for change in changes:
+        set_value(config, change)
+    with told():
+        return client.clone_run(run_of(client, run_id), config, priority)
+
+
+def prioritise(client: Client, run_id: str, priority: int) -> str:
+    with told():
+        run = client.set_priority(run_of(client, run_id), priority)
+    return f"Run {run.name!r} is {run.state} with priority {run.priority}{f': {run.reason}' if run.reason else ''}."
+
+
+def delete(client: Client, run_id: str) -> str:
+    with told():
+        run = client.delete_run(run_of(client, run_id))
+    return f"Run {run.name!r} is deleted."
+
+
+def print_log(client: Client, run_id: str, *, follow: bool) -> None:
+    """The end of the newest attempt's log; with `follow` also what comes, from attempt to attempt, until it ended."""
+    with told():
+        run = client.get_run(run_of(client, run_id))
+        part = client.log(run.id)
+        print(part.text, end="", flush=True)
+        while follow:
+            # The state first: what is printed before the end is in the log then.
+            run = client.get_run(run.id)
+            newer = run.attempt > part.attempt
+            part = client.log(run.id, part.attempt, part.next_offset)
+            print(part.text, end="", flush=True)
+            if part.text:
+                continue
+            if newer:
+                part = part.model_copy(update={"attempt": part.attempt + 1, "next_offset": 0})
+            elif run.state in FINISHED:
+                return
+            else:
+                time.sleep(1)
 
 
 def _number(text: str) -> str | float:

@@ -10,12 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from api.client import Client
 from api.settings import Settings
 from cli import place
 from cli.failure import Failure
-from cli.run import preset, presets_listed, read_config, set_value, start
+from cli.run import (
+    clone,
+    delete,
+    preset,
+    presets_listed,
+    print_log,
+    prioritise,
+    read_config,
+    set_value,
+    start,
+)
+from db.models import Run
+from pipeline import rundir
 from tests.api.served import ApiServer
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -74,6 +87,8 @@ def test_where_the_api_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (("data", "prepare", "mnist", "--out", "x"), {}, 2, "unknown data set 'mnist'; known: deepmath"),
         (("data", "prepare", "math", "--out", "x", "--from", "a.jsonl"), {}, 2, "--from math-train=FILE"),
         (("data", "prepare", "aime24", "--out", "x", "--from", "a.jsonl"), {}, 2, "a.jsonl cannot be read"),
+        (("run", "start", "demo", "--require", "accuracy>=1"), {}, 2, "go with --wait"),
+        (("run", "start", "demo", "--wait", "--require", "acc>=1"), {}, 2, "there is no metric 'acc'"),
         (("up", "--exit"), {}, 2, "--exit goes with --demo"),
         (("up", "--port-api", "0"), {}, 2, "--port-api"),
     ],
@@ -165,3 +180,31 @@ def test_presets_by_name(database_url: str, broker_url: str, tmp_path: Path) -> 
             start(client, str(CHECKOUT / "pipeline/presets/paper-pods.yaml"), [])
         with pytest.raises(Failure, match="cannot be read"):
             start(client, str(tmp_path / "absent"), [])
+
+
+def test_clone_priority_log_delete(
+    database_url: str, broker_url: str, engine: sa.Engine, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(database_url=database_url, redis_url=broker_url, pilot_home=home)
+    with ApiServer(settings) as server, Client(server.url, server.token) as client:
+        source = start(client, "demo", ["budget.steps=3"])
+        copy = clone(client, str(source.id), ["name=again", "update.lr=1e-4"], 5)
+        assert (copy.name, copy.cloned_from, copy.priority) == ("again", source.id, 5)
+        assert copy.config["budget"]["steps"] == 3 and copy.config["update"]["lr"] == 1e-4
+        assert "is queued with priority -2: " in prioritise(client, str(copy.id), -2)
+        with pytest.raises(Failure, match="stop it first"):
+            delete(client, str(copy.id))
+        client.stop_run(copy.id)
+        assert delete(client, str(copy.id)) == "Run 'again' is deleted."
+        with pytest.raises(Failure, match="no such run"):
+            delete(client, str(copy.id))
+
+        with engine.begin() as connection:
+            connection.execute(sa.update(Run).where(Run.id == source.id).values(attempt=2, state="succeeded"))
+        for attempt, said in ((1, "first\n"), (2, "second\n")):
+            folder = rundir.log_folder(home / "runs" / str(source.id), attempt)
+            folder.mkdir(parents=True)
+            rundir.segment_path(folder, 0).write_text(said)
+        for follow in (False, True):
+            print_log(client, str(source.id), follow=follow)
+            assert capsys.readouterr().out == "second\n"
