@@ -76,21 +76,19 @@ def test_every_metric_is_judged(engine: sa.Engine, database_url: str, broker_url
         "tokens": 9000, "seconds": 90,
     }  # fmt: skip
     assert set(values) == set(ci.METRICS)
-    with ApiServer(Settings(database_url=database_url, redis_url=broker_url)) as server:
-        with Client(server.url, server.token) as client:
-            for name, value in values.items():
-                asked = [ci.Requirement(name, sign, value) for sign in (">=", "<=", "==", ">", "<")]
-                results = ci.checks(client, client.get_run(run.id), asked)
-                assert [r.problem is None for r in results] == [True, True, True, True, False, False], name
-                assert results[-1].problem == f"{name} is {value:g}, required is < {value:g}"
-            never = finished(engine, accuracy=None)
-            results = ci.checks(
-                client, client.get_run(never.id), [ci.requirement("gain<9"), ci.requirement("accuracy<9")]
-            )
-            assert [r.problem for r in results[1:]] == ["it was never measured"] * 2
-            failed = finished(engine, state="failed", reason="out of memory\nat line 3")
-            (first,) = ci.checks(client, client.get_run(failed.id), [])
-            assert first.problem == "it failed: out of memory\nat line 3"
+    settings = Settings(database_url=database_url, redis_url=broker_url)
+    with ApiServer(settings) as server, Client(server.url, server.token) as client:
+        for name, value in values.items():
+            asked = [ci.Requirement(name, sign, value) for sign in (">=", "<=", "==", ">", "<")]
+            results = ci.checks(client, client.get_run(run.id), asked)
+            assert [r.problem is None for r in results] == [True, True, True, True, False, False], name
+            assert results[-1].problem == f"{name} is {value:g}, required is < {value:g}"
+        never = finished(engine, accuracy=None)
+        results = ci.checks(client, client.get_run(never.id), [ci.requirement("gain<9"), ci.requirement("accuracy<9")])
+        assert [r.problem for r in results[1:]] == ["it was never measured"] * 2
+        failed = finished(engine, state="failed", reason="out of memory\nat line 3")
+        (first,) = ci.checks(client, client.get_run(failed.id), [])
+        assert first.problem == "it failed: out of memory\nat line 3"
 
 
 def test_reports(engine: sa.Engine, database_url: str, broker_url: str, tmp_path: Path) -> None:
@@ -100,9 +98,9 @@ def test_reports(engine: sa.Engine, database_url: str, broker_url: str, tmp_path
         ci.Check("x|\x07", "-", "two\nlines | of <it>"),
     ]
     run = finished(engine)
-    with ApiServer(Settings(database_url=database_url, redis_url=broker_url)) as server:
-        with Client(server.url, server.token) as client:
-            detail = client.get_run(run.id)
+    settings = Settings(database_url=database_url, redis_url=broker_url)
+    with ApiServer(settings) as server, Client(server.url, server.token) as client:
+        detail = client.get_run(run.id)
     ci.write_junit(tmp_path / "new" / "junit.xml", detail, results)
     suite = ET.parse(tmp_path / "new" / "junit.xml").getroot()[0]
     assert {k: suite.attrib[k] for k in ("tests", "failures", "errors", "time")} == {
