@@ -23,9 +23,27 @@ def main() -> int:
     # for a core. It has to be set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
+    run_dir = arguments.run_dir.resolve()
+    if address := ray_address(run_dir):
+        from pipeline.engines.verl.submit import follow
+
+        given = [str(run_dir), "--attempt", str(arguments.attempt), "--seconds-before", str(arguments.seconds_before)]
+        return follow(address, run_dir, arguments.attempt, [sys.executable, "-m", "pipeline", "train", *given])
     from pipeline.train import main as run  # torch is imported only when training starts
 
-    return run(arguments.run_dir.resolve(), arguments.attempt, arguments.seconds_before)
+    return run(run_dir, arguments.attempt, arguments.seconds_before)
+
+
+def ray_address(run_dir: Path) -> str | None:
+    """Where this trainer is to be submitted as a Ray job; None when it is to run here, also because it is that job."""
+    from pipeline.config import ConfigProblems, VerlEngine, load_config
+    from pipeline.engines.verl.job import MARK
+
+    try:
+        engine = load_config(run_dir / "config.json").engine
+    except ConfigProblems:
+        return None  # the trainer tells what is wrong
+    return engine.ray_address if isinstance(engine, VerlEngine) and MARK not in os.environ else None
 
 
 if __name__ == "__main__":
