@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from api.schemas import AttemptOut, BucketsAt, PromptRow, RunDetail, RunSummary
-from db import runs
+from api import alerts
+from api.schemas import Alert, AttemptOut, BucketsAt, EvaluationOut, PromptRow, RunDetail, RunSummary, StepOut
+from db import runs, views
 from db.models import Run
 from db.views import BucketCounts, PromptStanding, bucket_counts
 
@@ -32,6 +35,24 @@ def buckets_at(counts: BucketCounts) -> BucketsAt:
 
 def prompt_row(standing: PromptStanding) -> PromptRow:
     return PromptRow.model_validate(standing, from_attributes=True)
+
+
+def alerts_now(session: Session, run_id: uuid.UUID) -> list[Alert]:
+    """Raises RunNotFound."""
+    recent = views.recent(session, run_id, steps=alerts.WINDOW, last=alerts.RECENT)
+    return alerts.alerts(
+        alerts.Facts(
+            state=recent.run.state,
+            attempt=recent.run.attempt,
+            buckets=recent.run.buckets,
+            config=recent.run.config,
+            steps=[StepOut.model_validate(step, from_attributes=True) for step in recent.steps],
+            evaluations=[EvaluationOut.model_validate(e, from_attributes=True) for e in recent.evaluations],
+            judged=recent.judged,
+            failed=recent.failed,
+            clock=dt.datetime.now(dt.UTC),
+        )
+    )
 
 
 def _summary(run: Run, standing: runs.Standing, body: type[BaseModel]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from api.schemas import (
+    Alert,
+    Alerts,
     AuditPage,
     Buckets,
     Checkpoints,
@@ -184,6 +186,10 @@ class Client:
 
     def prompt(self, run_id: uuid.UUID | str, prompt_id: str) -> PromptHistory:
         return self._call(PromptHistory, "GET", _run(run_id, "prompts", prompt_id))
+
+    def alerts(self, run_id: uuid.UUID | str) -> list[Alert]:
+        """What goes wrong in the run now, worst first."""
+        return self._call(Alerts, "GET", _run(run_id, "alerts")).alerts
 
     def log(
         self, run_id: uuid.UUID | str, attempt: int | None = None, offset: int | None = None, limit: int = 65_536

@@ -174,6 +174,17 @@ ANSWERS: dict[str, Any] = {
             "config": _CONFIG,
         }
     ],
+    "list_alerts": {
+        "alerts": [
+            {
+                "kind": "short_batches",
+                "level": "warn",
+                "title": "Trains on fewer prompts than asked",
+                "evidence": "7 prompts short per step: too few lie between p_lower and p_upper.",
+                "suggestion": "Widen the thresholds, add prompts, or lower update.batch_prompts.",
+            }
+        ]
+    },
     "get_log": {"attempt": 1, "offset": 0, "text": "step 1: loss 0.02\n", "next_offset": 18, "size": 18},
     "list_checkpoints": {
         "checkpoints": [

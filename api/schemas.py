@@ -276,6 +276,22 @@ class Health(BaseModel):
     checks: dict[str, str] = Field(examples=[{"database": "ok", "broker": "ok"}])
 
 
+class Alert(BaseModel):
+    """Something that goes wrong in a run: what shows it, and what to change."""
+
+    kind: str = Field(examples=["entropy_collapse"])
+    level: Literal["warn", "bad"]
+    title: str
+    evidence: str
+    suggestion: str
+
+
+class Alerts(BaseModel):
+    """Worst first."""
+
+    alerts: list[Alert]
+
+
 class LogPart(BaseModel):
     """offset: of the first byte of `text` in the attempt's log. size: of the log now."""
 

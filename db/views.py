@@ -133,6 +133,42 @@ _EXTREMES = text(
 )
 
 
+class Recent(NamedTuple):
+    """The newest steps, oldest first, all evaluations; and of the last `last` steps how many groups of the prompts'
+    first stage led to each bucket, and how many rollouts got no reward.
+    """
+
+    run: Run
+    steps: Sequence[StepMetrics]
+    evaluations: Sequence[Evaluation]
+    judged: dict[str, int]
+    failed: int
+
+
+def recent(session: Session, run_id: uuid.UUID, *, steps: int, last: int) -> Recent:
+    """What alerts are made from."""
+    run = get(session, run_id)
+    newest = session.scalars(
+        select(StepMetrics)
+        .where(StepMetrics.run_id == run_id, StepMetrics.step > run.step - steps)
+        .order_by(StepMetrics.step)
+    ).all()
+    evaluations = session.scalars(select(Evaluation).where(Evaluation.run_id == run_id).order_by(Evaluation.step)).all()
+    groups = session.execute(
+        select(PromptVisit.stage, PromptVisit.bucket, func.count())
+        .where(PromptVisit.run_id == run_id, PromptVisit.step > run.step - last)
+        .group_by(PromptVisit.stage, PromptVisit.bucket)
+    ).all()
+    first = "pilot" if any(stage == "pilot" for stage, _, _ in groups) else "commit"
+    failed = session.scalar(
+        select(func.coalesce(func.sum(LedgerEntry.rollouts), 0)).where(
+            LedgerEntry.run_id == run_id, LedgerEntry.fate == "failed", LedgerEntry.step > run.step - last
+        )
+    )
+    judged = {bucket: n for stage, bucket, n in groups if stage == first}
+    return Recent(run, newest, evaluations, judged, int(failed or 0))
+
+
 def buckets(session: Session, run_id: uuid.UUID, from_step: int) -> tuple[BucketCounts, list[BucketCounts]]:
     """The counts now, and after every step from `from_step` on."""
     run = get(session, run_id)

@@ -7,16 +7,18 @@ known step on. A new attempt may repeat steps, so it starts the series afresh.
 from __future__ import annotations
 
 import datetime as dt
+import time
 
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, Client
-from api.schemas import BucketsAt, EvaluationOut, Ledger, PromptRow, RunDetail, StepOut
+from api.schemas import Alert, BucketsAt, EvaluationOut, Ledger, PromptRow, RunDetail, StepOut
 from ui.palette import FINISHED_STATES
 from ui.text import now
 
 BUSY_STATES = ("starting", "running", "stopping")
 RECENT_PROMPTS = 50
+ALERTS_EVERY_S = 10.0
 
 
 class RunFeed:
@@ -28,6 +30,8 @@ class RunFeed:
         self.buckets: dict[int, BucketsAt] = {}
         self.ledger: Ledger | None = None
         self.taught: list[PromptRow] = []  # trained on most recently
+        self.alerts: list[Alert] = []
+        self._alerts_at = 0.0  # monotonic seconds
         self.queued_since: dt.datetime | None = None  # as far as this session has seen
         self.ahead = 0  # runs that the workers are busy with while this one waits
         self.lost: ApiUnreachable | None = None
@@ -62,6 +66,9 @@ class RunFeed:
         self.run = run
         self._wait(api, run)
         seen = (run.state, run.attempt, run.step, run.rollouts, run.eval_rollouts, run.accuracy)
+        if seen != self._seen or time.monotonic() - self._alerts_at > ALERTS_EVERY_S:
+            # A run that stalls gives no news: alerts are asked for from time to time, too.
+            self.alerts, self._alerts_at = api.alerts(self.run_id), time.monotonic()
         if seen == self._seen:
             return
         last = max(self.steps, default=0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from api.schemas import EvaluationOut, Ledger, PromptRow, RunDetail, StepOut
+from api.schemas import Alert, EvaluationOut, Ledger, PromptRow, RunDetail, StepOut
 from ui import text
 from ui.palette import FINISHED_STATES
 
@@ -98,8 +98,9 @@ def findings(
     clock: dt.datetime | None = None,
     queued_since: dt.datetime | None = None,
     ahead: int = 0,
+    alerts: Sequence[Alert] = (),
 ) -> list[Finding]:
-    """What a person should know about the run, worst first.
+    """What a person should know about the run, worst first: its state in words, and the API's alerts.
 
     queued_since: from when on it is known to wait. ahead: how many other runs the workers are busy with.
     """
@@ -114,8 +115,6 @@ def findings(
         found.append(_beginning(run, "Starting", "the model is being loaded", _attempt_began(run), clock))
     elif run.state == "running" and not fresh:
         found.append(_before_the_first_step(run, evaluations, clock))
-    elif run.state == "running":
-        found += _stall(run, fresh, clock)
     elif run.state == "stopping":
         found.append(_stopping(run, fresh, clock))
     elif run.state == "stopped":
@@ -123,7 +122,8 @@ def findings(
             "Resume goes on from the last checkpoint." if run.attempt else "It had not begun. Resume queues it again."
         )
         found.append(Finding("info", "Stopped", words))
-    found += _training(run, steps, evaluations, ledger)
+    found += [Finding(a.level, a.title, f"{a.evidence} {a.suggestion}".strip()) for a in alerts]
+    found += _past(run, ledger)
     order = {"bad": 0, "warn": 1, "info": 2, "good": 3}
     if all(f.level in ("good", "info") for f in found):
         if run.state == "running" and fresh:
@@ -195,58 +195,11 @@ def _pace_words(steps: Sequence[StepOut]) -> str:
     return f"steps come{' at a steady pace' if steady else ''} and find prompts to train on"
 
 
-def _stall(run: RunDetail, steps: Sequence[StepOut], clock: dt.datetime) -> list[Finding]:
-    idle = (clock - steps[-1].finished_at).total_seconds()
-    pace = step_seconds(steps)
-    if idle < (SLOW_START_S if pace is None else max(60.0, 8 * pace)):
-        return []
-    usual = "" if pace is None else f"A step usually takes {text.duration(pace)}. "
-    return [
-        Finding(
-            "bad" if idle > max(300.0, 30 * (pace or 60.0)) else "warn",
-            f"No step for {text.duration(idle)}",
-            f"{usual}An evaluation may be running. {_look(run)}",
-        )
-    ]
-
-
-def _training(
-    run: RunDetail, steps: Sequence[StepOut], evaluations: Sequence[EvaluationOut], ledger: Ledger | None
-) -> list[Finding]:
+def _past(run: RunDetail, ledger: Ledger | None) -> list[Finding]:
     found: list[Finding] = []
-    recent = steps[-5:]
-    short = sum((s.metrics.get("short_by") or 0) > 0 for s in recent)
-    if recent and short > len(recent) / 2:
-        missing = mean([s.metrics.get("short_by") for s in recent]) or 0
-        found.append(
-            Finding(
-                "warn",
-                "Trains on fewer prompts than asked",
-                f"{missing:.0f} prompts short per step: too few lie between p_lower and p_upper. "
-                "Widen the thresholds, add prompts, or lower batch_prompts.",
-            )
-        )
-    if len(evaluations) > 1 and run.best_accuracy is not None:
-        newest = evaluations[-1]
-        drop = run.best_accuracy - newest.sampled_accuracy
-        if drop > max(0.02, 3 * newest.stderr):
-            found.append(
-                Finding(
-                    "warn",
-                    "Accuracy fell",
-                    f"{text.percent(newest.sampled_accuracy)} now, {text.percent(run.best_accuracy)} at best. "
-                    "A lower learning rate often helps.",
-                )
-            )
-    if ledger and ledger.sampled.rollouts:
-        spent = {f.fate: f.rollouts for f in ledger.fates}
-        share = spent.get("failed", 0) / ledger.sampled.rollouts
-        if share > 0.01:
-            found.append(Finding("warn", "Rewards fail", f"{text.percent(share)} of all rollouts got no reward."))
-        if spent.get("lost"):
-            found.append(
-                Finding("info", "Came back after a crash", f"{text.number(spent['lost'])} rollouts were sampled twice.")
-            )
+    lost = sum(f.rollouts for f in ledger.fates if f.fate == "lost") if ledger else 0
+    if lost:
+        found.append(Finding("info", "Came back after a crash", f"{text.number(lost)} rollouts were sampled twice."))
     if run.state not in FINISHED_STATES and run.attempt > 1:
         found.append(Finding("info", f"Attempt {run.attempt}", "The run goes on from its last checkpoint."))
     return found

@@ -102,7 +102,7 @@ def get_checkpoint_file(
     session: Reading,
     request: Request,
 ) -> StreamingResponse:
-    """One file of a checkpoint: weights and states are safetensors and JSON, never pickle."""
+    """One file of a checkpoint."""
     runs.get(session, run_id)
     file = _opened(_folder(request, run_id), f"checkpoints/step_{step:06d}/{path}")
     return _download(file, f"step_{step:06d}-{path.rpartition('/')[2]}", "application/octet-stream")

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.answers import buckets_at
+from api.answers import alerts_now, buckets_at
 from api.dependencies import CleanText, Reading, RunId
 from api.openapi import problems
-from api.schemas import Buckets, EvaluationOut, FateCount, Ledger, Metrics, StepOut
+from api.schemas import Alerts, Buckets, EvaluationOut, FateCount, Ledger, Metrics, StepOut
 from db import views
 from db.models import FATES
 
@@ -73,3 +73,9 @@ def get_ledger(run_id: RunId, session: Reading) -> Ledger:
         sampled=FateCount(fate="sampled", rollouts=sampled.rollouts, tokens=sampled.tokens),
         fates=[FateCount(fate=fate, **fates.get(fate, none)._asdict()) for fate in FATES],
     )
+
+
+@router.get("/alerts", operation_id="list_alerts")
+def list_alerts(run_id: RunId, session: Reading) -> Alerts:
+    """What goes wrong in this run now, each with its evidence and a suggested change."""
+    return Alerts(alerts=alerts_now(session, run_id))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from api.schemas import EvaluationOut, FateCount, Ledger, PromptRow, RunDetail, StepOut
+from api.schemas import Alert, EvaluationOut, FateCount, Ledger, PromptRow, RunDetail, StepOut
 from pipeline.config import RunConfig
 from ui import form, health, text
 
@@ -147,7 +147,8 @@ def run(**given: Any) -> RunDetail:
         "id": uuid.uuid4(), "name": "r", "state": "running", "reason": None, "method": "pilot_commit", "model": "m",
         "created_at": NOW, "started_at": NOW, "finished_at": None, "attempt": 1, "step": 10, "steps_budget": 100,
         "rollouts": 1000, "rollouts_budget": None, "tokens": 1, "first_accuracy": 0.4, "accuracy": 0.5,
-        "best_accuracy": 0.5, "buckets": {}, "config": {}, "config_digest": "d", "dataset_id": None,
+        "best_accuracy": 0.5, "buckets": {}, "config": {}, "config_digest": "d", "todo": "",
+        "priority": 0, "device": "cpu", "n_devices": 1, "cloned_from": None, "dataset_id": None,
         "stop_requested_at": None, "eval_rollouts": 0, "eval_tokens": 0, "attempts": [],
     }  # fmt: skip
     return RunDetail.model_validate(columns | given)
@@ -177,15 +178,18 @@ def titles(found: list[health.Finding]) -> list[str]:
 def test_findings() -> None:
     soon, late = NOW + dt.timedelta(seconds=42), NOW + dt.timedelta(minutes=20)
     assert titles(health.findings(run(), steps(), [], None, soon)) == ["Healthy"]
-    assert health.findings(run(), steps(), [], None, late)[0].level == "bad"
     assert titles(health.findings(run(state="queued", attempt=0), [], [], None, late)) == ["Waiting for a worker"]
     assert titles(health.findings(run(state="failed", reason="x"), steps(), [], None, late)) == ["Failed"]
-    assert titles(health.findings(run(), steps(short_by=3), [], None, soon)) == ["Trains on fewer prompts than asked"]
-    fell = [evaluation(0, 0.5), evaluation(5, 0.3)]
-    assert titles(health.findings(run(), steps(), fell, None, soon)) == ["Accuracy fell"]
-    fates = [FateCount(fate="failed", rollouts=9, tokens=9), FateCount(fate="lost", rollouts=5, tokens=5)]
-    ledger = Ledger(sampled=FateCount(fate="sampled", rollouts=100, tokens=100), fates=fates)
-    assert titles(health.findings(run(), steps(), [], ledger, soon)) == ["Rewards fail", "Came back after a crash"]
+    alert = Alert(
+        kind="stall", level="bad", title="No step for 9 min", evidence="One takes 4 s.", suggestion="Stop it."
+    )
+    (stalls,) = health.findings(run(), steps(), [], None, late, alerts=[alert])
+    assert (stalls.level, stalls.title, stalls.detail) == ("bad", "No step for 9 min", "One takes 4 s. Stop it.")
+    ledger = Ledger(
+        sampled=FateCount(fate="sampled", rollouts=100, tokens=100),
+        fates=[FateCount(fate="lost", rollouts=5, tokens=5)],
+    )
+    assert "Came back after a crash" in titles(health.findings(run(), steps(), [], ledger, soon))
 
 
 def attempt(number: int, minutes: float, until: float | None) -> dict[str, Any]:

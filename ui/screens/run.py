@@ -60,7 +60,9 @@ def _screen(feed: RunFeed, run: RunDetail) -> None:
     evaluations = [feed.evaluations[s] for s in sorted(feed.evaluations)]
     history = [feed.buckets[s] for s in sorted(feed.buckets)]
     _header(feed, run)
-    blocks.health_strip(health.findings(run, steps, evaluations, feed.ledger, None, feed.queued_since, feed.ahead))
+    blocks.health_strip(
+        health.findings(run, steps, evaluations, feed.ledger, None, feed.queued_since, feed.ahead, feed.alerts)
+    )
     _meters(run, steps)
     _tiles(feed, run)
     left, middle, right = st.columns(3, border=True)
