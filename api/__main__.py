@@ -8,6 +8,7 @@ import sys
 import uvicorn
 
 from api.app import create_app
+from api.notify import Notifier
 from api.settings import SettingsMissing
 from db import DatabaseUnavailable
 
@@ -27,7 +28,10 @@ def main() -> int:
         uvicorn.Config(app, host=given.host, port=given.port, access_log=False, timeout_graceful_shutdown=10)
     )
     app.state.ending = lambda: server.should_exit  # a stream that goes on would hold the server up
+    notifier = Notifier(app.state.engine, app.state.settings.webhook_allow)
+    notifier.start()
     server.run()
+    notifier.stop()
     return 0 if server.started else 3
 
 

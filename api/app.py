@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from api import openapi
 from api.guard import Guard
 from api.problems import HANDLED, ApiProblem, answer
-from api.routes import config, events, files, health, prompts, runs, tokens, views
+from api.routes import config, events, files, health, prompts, runs, tokens, views, webhooks
 from api.settings import Settings
 from db import create_engine
 
@@ -45,7 +45,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.engine = engine
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
-    for topic in (runs, events, views, files, prompts, config, tokens, health):
+    for topic in (runs, events, views, files, prompts, config, tokens, webhooks, health):
         app.include_router(topic.router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)

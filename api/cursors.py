@@ -42,6 +42,11 @@ class AuditCursor(Cursor):
     id: Annotated[int, Field(ge=0, lt=2**63)]
 
 
+class DeliveriesCursor(Cursor):
+    webhook: str
+    id: Annotated[int, Field(ge=0, lt=2**63)]
+
+
 _Cursor = TypeVar("_Cursor", bound=Cursor)
 
 

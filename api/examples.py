@@ -108,6 +108,26 @@ _CHANGE: dict[str, Any] = {
     "request_id": "6f0c2f8be0a94d2d8f6b1f1f7d0f6c1e",
 }
 
+_WEBHOOK: dict[str, Any] = {
+    "id": "1c0a6a52-0f49-4a39-b0a1-7d2a63a0a5c3",
+    "url": "https://hooks.example.org/pilot",
+    "events": ["run.state", "run.alert"],
+    "created_at": "2026-01-05T09:00:00Z",
+    "created_by": "ada",
+}
+_DELIVERY: dict[str, Any] = {
+    "id": 7,
+    "event": "run.state",
+    "body": {"run": _RUN, "name": "first run", "before": "running", "state": "succeeded", "reason": None},
+    "created_at": "2026-01-05T10:02:11Z",
+    "attempts": 1,
+    "due_at": "2026-01-05T10:03:11Z",
+    "delivered_at": "2026-01-05T10:02:12Z",
+    "given_up_at": None,
+    "status": 204,
+    "error": None,
+}
+
 ANSWERS: dict[str, Any] = {
     "create_run": _QUEUED,
     "list_runs": {"runs": [_SUMMARY], "next_cursor": None},
@@ -203,6 +223,11 @@ ANSWERS: dict[str, Any] = {
     "create_token": _TOKEN | {"last_used_at": None, "secret": "pilot_kV3n...shown once..."},
     "list_tokens": {"tokens": [_TOKEN], "next_cursor": None},
     "revoke_token": _TOKEN | {"revoked_at": "2026-01-06T08:00:00Z"},
+    "create_webhook": _WEBHOOK | {"secret": "whsec_...shown once..."},
+    "list_webhooks": {"webhooks": [_WEBHOOK]},
+    "delete_webhook": _WEBHOOK,
+    "test_webhook": _DELIVERY | {"event": "test", "attempts": 0, "delivered_at": None, "status": None},
+    "list_deliveries": {"deliveries": [_DELIVERY], "next_cursor": None},
     "list_audit": {"entries": [_CHANGE], "next_cursor": None},
     "get_health": {"status": "ok", "checks": {"api": "ok"}},
     "get_readiness": {"status": "ok", "checks": {"database": "ok", "migrations": "ok", "broker": "ok"}},

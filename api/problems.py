@@ -20,6 +20,7 @@ from db.idempotency import KeyReused
 from db.runs import RunNotFound, WrongState
 from db.tokens import TokenNotFound, TokenRefused
 from db.views import PromptNotFound
+from db.webhooks import WebhookNotFound
 from pipeline.config import ConfigProblems, FieldProblem
 
 MEDIA_TYPE = "application/problem+json"
@@ -35,6 +36,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "route-not-found": (404, "There is nothing at this address"),
     "run-not-found": (404, "There is no such run"),
     "prompt-not-found": (404, "There is no such prompt"),
+    "webhook-not-found": (404, "There is no such webhook"),
     "file-not-found": (404, "There is no such file"),
     "token-not-found": (404, "There is no such token"),
     "method-not-allowed": (405, "This address does not take this method"),
@@ -64,6 +66,7 @@ HANDLED = (
     SchemaMismatch,
     TokenNotFound,
     TokenRefused,
+    WebhookNotFound,
     WrongState,
 )
 """Raised below the routes and answered by `answer`; ApiProblem and unforeseen exceptions are, too."""
@@ -137,6 +140,8 @@ def problem_of(error: Exception) -> ApiProblem:
             return ApiProblem("prompt-not-found", f"{_sentence(error)} GET /api/v1/runs/{{run_id}}/prompts lists them.")
         case TokenNotFound():
             return ApiProblem("token-not-found", f"{_sentence(error)} GET /api/v1/tokens lists the tokens.")
+        case WebhookNotFound():
+            return ApiProblem("webhook-not-found", f"{_sentence(error)} GET /api/v1/webhooks lists them.")
         case TokenRefused():
             return ApiProblem("token-refused", _sentence(error), headers=CHALLENGE)
         case WrongState():

@@ -363,6 +363,53 @@ class TokenPage(BaseModel):
     next_cursor: str | None
 
 
+WebhookEvent = Literal["run.state", "run.alert"]
+
+
+class WebhookCreate(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    url: str = Field(min_length=1, max_length=2000, examples=["https://hooks.example.org/pilot"])
+    events: list[WebhookEvent] = Field(["run.state", "run.alert"], min_length=1, max_length=2)
+
+
+class WebhookOut(BaseModel):
+    id: uuid.UUID
+    url: str
+    events: list[str]
+    created_at: dt.datetime
+    created_by: str
+
+
+class WebhookMade(WebhookOut):
+    """The only answer that holds the secret."""
+
+    secret: str = Field(description="`whsec_` and the base64 of the key that signs deliveries.")
+
+
+class Webhooks(BaseModel):
+    webhooks: list[WebhookOut]
+
+
+class DeliveryOut(BaseModel):
+    """One event for one webhook. error: why the newest attempt failed; `due_at`: when the next one is made."""
+
+    id: int
+    event: str
+    body: dict[str, Any]
+    created_at: dt.datetime
+    attempts: int
+    due_at: dt.datetime
+    delivered_at: dt.datetime | None
+    given_up_at: dt.datetime | None
+    status: int | None
+    error: str | None
+
+
+class DeliveryPage(BaseModel):
+    deliveries: list[DeliveryOut]
+    next_cursor: str | None
+
+
 class AuditRow(BaseModel):
     """One change. before, after: what of the target it changed; null: the target did not exist."""
 

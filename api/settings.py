@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipeline.config import ROOT
@@ -22,9 +22,11 @@ class Settings(BaseSettings):
 
     allowed_hosts: names that requests may address this API by (PILOT_ALLOWED_HOSTS, separated by commas; `*`
     allows every name). The default keeps out web pages that point a name of their own at this machine.
+    webhook_allow: networks that webhooks may be sent to although they are not public (PILOT_WEBHOOK_ALLOW, such as
+    10.1.0.0/16,127.0.0.1).
     """
 
-    model_config = SettingsConfigDict(extra="ignore")
+    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
 
     database_url: str = Field(min_length=1)
     redis_url: str = Field(min_length=1)
@@ -32,6 +34,14 @@ class Settings(BaseSettings):
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         LOOPBACK_HOSTS, validation_alias="PILOT_ALLOWED_HOSTS", min_length=1
     )
+
+    webhook_allow: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field((), validation_alias="PILOT_WEBHOOK_ALLOW")
+
+    @field_validator("webhook_allow", mode="before")
+    @classmethod
+    def _networks(cls, given: str | tuple[str, ...]) -> tuple[str, ...]:
+        parts = given.split(",") if isinstance(given, str) else given
+        return tuple(part.strip() if isinstance(part, str) else part for part in parts if part)
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

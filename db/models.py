@@ -1,10 +1,10 @@
 """The tables. Every query on them lives in this package; nobody else writes SQL.
 
-Who owns what: the API inserts runs and asks for stops, and it alone knows tokens, the audit log and idempotency
-keys; a worker announces its host's slots and claims leases with them; the supervisor that holds a run's lease writes
-attempts and everything ingested from events (datasets, prompts, step metrics, visits, moves, prompt states, ledger,
-evaluations). All times are the database's clock, in UTC, except the times of steps and evaluations, which are the
-trainer's.
+Who owns what: the API inserts runs and asks for stops, and it alone knows tokens, the audit log, idempotency keys
+and webhooks; a worker announces its host's slots and claims leases with them; the supervisor that holds a run's lease
+writes attempts and everything ingested from events (datasets, prompts, step metrics, visits, moves, prompt states,
+ledger, evaluations). All times are the database's clock, in UTC, except the times of steps and evaluations, which are
+the trainer's.
 """
 
 from __future__ import annotations
@@ -353,3 +353,52 @@ class IdempotencyKey(Base):
     request: Mapped[str]  # SHA-256 of method, path and body
     answer: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # None: not given yet
     expires_at: Mapped[dt.datetime] = mapped_column(index=True)
+
+
+class Webhook(Base):
+    """An address that is told of events. `secret` signs what is sent: unlike a token's it has to be known in full."""
+
+    __tablename__ = "webhooks"
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    url: Mapped[str]
+    events: Mapped[list[str]]
+    secret: Mapped[str]
+    created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    created_by: Mapped[str]
+
+
+class Delivery(Base):
+    """One event for one webhook, until it was taken or given up.
+
+    Changes of state are put here by a trigger on `runs`, in the transaction that makes them: none is missed, whoever
+    makes it.
+    """
+
+    __tablename__ = "deliveries"
+    __table_args__ = (
+        Index("ix_deliveries_due", "due_at", postgresql_where=text("delivered_at IS NULL AND given_up_at IS NULL")),
+        Index(None, "webhook_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    webhook_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
+    event: Mapped[str]
+    body: Mapped[dict[str, Any]]
+    created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    attempts: Mapped[int] = mapped_column(server_default="0")
+    due_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    delivered_at: Mapped[dt.datetime | None]
+    given_up_at: Mapped[dt.datetime | None]
+    status: Mapped[int | None]  # of the newest answer
+    error: Mapped[str | None]  # why the newest attempt failed
+
+
+class RaisedAlert(Base):
+    """An alert that webhooks were told of, for as long as it lasts: so that it is told once."""
+
+    __tablename__ = "raised_alerts"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    raised_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())

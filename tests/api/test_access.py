@@ -59,7 +59,7 @@ def test_a_scope_is_a_bound(api: TestClient, database_url: str, engine: sa.Engin
     for method, path, name in operations(api):
         read = api.request(method, path, headers=reader | JSON, content=b"{}" if method == "POST" else None)
         run = api.request(method, path, headers=runner | JSON, content=b"{}" if method == "POST" else None)
-        admins = path.startswith(("/api/v1/tokens", "/api/v1/audit"))
+        admins = path.startswith(("/api/v1/tokens", "/api/v1/audit", "/api/v1/webhooks"))
         changes = method != "GET" and name != "validate_config"
         assert (read.status_code == 403) == (admins or changes), name
         assert (run.status_code == 403) == admins, name
@@ -124,6 +124,9 @@ def test_every_change_is_in_the_audit_log(api: TestClient, engine: sa.Engine, co
     """One call of every operation that changes something; a new one without an entry fails here."""
     run = api.post("/api/v1/runs", json={"config": config}, headers={"x-request-id": "build-7"}).json()["id"]
     token = api.post("/api/v1/tokens", json={"name": "t"}).json()["id"]
+    webhook, other = (
+        api.post("/api/v1/webhooks", json={"url": "https://1.1.1.1/pilot/sesame"}).json()["id"] for _ in range(2)
+    )
     calls = {
         "create_run": None,
         "create_token": None,
@@ -133,9 +136,12 @@ def test_every_change_is_in_the_audit_log(api: TestClient, engine: sa.Engine, co
         "delete_run": f"/api/v1/runs/{add_run(engine, state='failed').id}",
         "clone_run": f"/api/v1/runs/{run}/clone",
         "revoke_token": f"/api/v1/tokens/{token}",
+        "create_webhook": None,
+        "test_webhook": f"/api/v1/webhooks/{webhook}/test",
+        "delete_webhook": f"/api/v1/webhooks/{other}",
     }
     bodies = {"change_run": {"priority": 3}, "clone_run": {"config": {"name": "again"}}}
-    expected = 2
+    expected = 4
     for method, _, name in operations(api):
         if method == "GET" or name == "validate_config":
             continue
@@ -145,6 +151,7 @@ def test_every_change_is_in_the_audit_log(api: TestClient, engine: sa.Engine, co
         entries = api.get("/api/v1/audit").json()["entries"]
         assert len(entries) == expected, name
     assert not calls
+    assert "sesame" not in api.get("/api/v1/audit").text, "paths of webhooks are often secrets"
     by_action = {entry["action"]: entry for entry in api.get("/api/v1/audit").json()["entries"]}
     assert by_action["run.create"]["request_id"] == "build-7"
     assert by_action["run.create"]["before"] is None and by_action["run.create"]["after"]["name"] == "tiny"
