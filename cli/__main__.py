@@ -25,9 +25,11 @@ app = typer.Typer(
 runs = typer.Typer(no_args_is_help=True, help="Start, list, look at, stop and resume runs.")
 database = typer.Typer(no_args_is_help=True, help="The database that DATABASE_URL names.")
 data = typer.Typer(no_args_is_help=True, help="Prompt sets.")
+rewards = typer.Typer(no_args_is_help=True, help="What makes a response right.")
 access = typer.Typer(no_args_is_help=True, help="Tokens: who may use the API.")
 app.add_typer(runs, name="run")
 app.add_typer(data, name="data")
+app.add_typer(rewards, name="reward")
 app.add_typer(access, name="token")
 app.add_typer(database, name="db")
 
@@ -283,6 +285,36 @@ def run_log(
 
     with _client() as client:
         run.print_log(client, run_id, follow=follow)
+
+
+@rewards.command("test")
+def reward_test(
+    reward: Annotated[str, typer.Argument(metavar="NAME|CONFIG.yaml", help="A reward, or a config with one.")],
+    response: Annotated[str, typer.Option(help="What the policy wrote; @FILE reads a file, - standard input.")],
+    answer: Annotated[str, typer.Option(help="The reference answer; @FILE reads a file.")] = "",
+    prompt: Annotated[str, typer.Option(help="The prompt; @FILE reads a file.")] = "",
+    tokens: Annotated[int | None, typer.Option(min=0, help="Response tokens, for rewards that look at them.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field of the reward; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score one response here and now, and tell what was extracted and compared. Ends with 1 when the reward failed."""
+    from cli import reward as it
+    from pipeline.rewards import Response
+
+    asked = Response(it.text_of(response), it.text_of(answer), it.text_of(prompt), tokens)
+    score = it.tested(reward, changes or [], asked)
+    print(it.as_json(score) if as_json else it.words(score))
+    raise typer.Exit(1 if score.failed else 0)
+
+
+@rewards.command("list")
+def reward_list() -> None:
+    """List the rewards that a config can name."""
+    from cli import reward as it
+
+    print(it.listed())
 
 
 @database.command("upgrade")

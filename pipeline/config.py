@@ -398,6 +398,18 @@ def parse_config(data: Any) -> RunConfig:
         raise ConfigProblems([_problem(e) for e in error.errors()]) from None
 
 
+class _RewardOnly(Section):
+    reward: RewardConfig
+
+
+def parse_reward(data: Any) -> RewardConfig:
+    """The reward section of a config by itself. Raises ConfigProblems that names every faulty field."""
+    try:
+        return _RewardOnly.model_validate({"reward": data}).reward
+    except ValidationError as error:
+        raise ConfigProblems([_problem(e) for e in error.errors()]) from None
+
+
 def _problem(error: Any) -> FieldProblem:
     """Pydantic's error in the words of a config: the path as the user wrote it, and what would be accepted."""
     path, members = [], _members(RunConfig)

@@ -1,8 +1,18 @@
 """What a response is worth: named, versioned rewards, and the scorer that applies them. No torch here."""
 
 from pipeline.rewards.latex import last_boxed
-from pipeline.rewards.registry import RewardConfig
-from pipeline.rewards.scorer import Scorer, build_reward
+from pipeline.rewards.registry import RewardConfig, described
+from pipeline.rewards.scorer import Scorer, build_reward, explain
 from pipeline.rewards.types import Response, Score, Verdict
 
-__all__ = ["Response", "RewardConfig", "Score", "Scorer", "Verdict", "build_reward", "last_boxed"]
+__all__ = [
+    "Response",
+    "RewardConfig",
+    "Score",
+    "Scorer",
+    "Verdict",
+    "build_reward",
+    "described",
+    "explain",
+    "last_boxed",
+]

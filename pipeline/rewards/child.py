@@ -7,15 +7,15 @@ import dataclasses
 import importlib
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
 from pipeline.rewards.types import Verdict, failed, shown
+from pipeline.sandbox.limits import Limits, enter
 
-SERVED_BY = {"math": "maths"}
+SERVED_BY = {"math": "maths", "function": "function"}
 """Reward -> the module of this folder whose `serve(settings)` gives the function that answers its questions."""
 
 _PR_SET_PDEATHSIG = 1
@@ -24,16 +24,11 @@ _MOST_ANSWERS = 5000
 
 
 def main() -> None:
-    settings, limit_s, memory_mb, parent = (
-        json.loads(sys.argv[1]),
-        float(sys.argv[2]),
-        int(sys.argv[3]),
-        int(sys.argv[4]),
-    )
-    if parent:
-        _die_with(parent)
-    resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    job = json.loads(sys.argv[1])
+    settings, limit_s = job["settings"], job["limit_s"]
+    if job["parent"]:
+        _die_with(job["parent"])
+    enter(Limits(**job["limits"]), job["user"])
     questions, replies = _take_pipes()
     try:
         module = importlib.import_module(f"pipeline.rewards.{SERVED_BY[settings['name']]}")

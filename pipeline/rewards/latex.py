@@ -7,7 +7,8 @@ import re
 MAX_ANSWER = 1000
 """Characters of a final answer that are read; no reference answer is nearly as long."""
 
-_JOINT = re.compile(r"[\s$,;.]*(?:\\text\{\s*)?(?:and|or)?(?:\s*\})?[\s$,;]*")
+_BETWEEN = re.compile(r"(?:[\s$,;]|\\quad|\\qquad|\\[()\[\] ,;]|\\text\s*\{|\}|and|or)*")
+_JOINS = re.compile(r"[,;]|and|or")
 _MOST = 6  # boxes that may form one answer
 
 
@@ -25,7 +26,10 @@ def final_boxes(text: str) -> list[str]:
         start, _, content = found
         inside.append(content)
         before = _last(text, start)
-        if before is None or start - before[1] > 20 or not _JOINT.fullmatch(text, before[1], start):
+        if before is None or start - before[1] > 60:
+            break
+        between = text[before[1] : start]
+        if not _BETWEEN.fullmatch(between) or not _JOINS.search(between):
             break
         found = before
     return inside[::-1]

@@ -6,6 +6,7 @@ never hears. Here it runs without them in a reward process that is killed when t
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Callable
@@ -16,9 +17,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pipeline.rewards.latex import MAX_ANSWER, final_boxes
-from pipeline.rewards.processes import Processes
+from pipeline.rewards.processes import Job, Processes
 from pipeline.rewards.types import Question, Response, Reward, Verdict, failed, shown
 from pipeline.rewards.values import differ
+from pipeline.sandbox.limits import Limits
 
 _TAIL = 1500  # characters searched for an answer that is in no box
 _MEMORY_MB = 2048
@@ -76,7 +78,7 @@ class MathReward(Reward):
         return verdict if verdict is not None else (f"\\boxed{{{given}}}", reference)
 
     def open_desk(self, workers: int) -> Processes:
-        return Processes(self, workers, limit_s=self.timeout_s, memory_mb=_MEMORY_MB)
+        return Processes(Job(self, self.timeout_s, Limits(memory_mb=_MEMORY_MB)), workers)
 
 
 @lru_cache(maxsize=4096)
@@ -109,6 +111,7 @@ def compare_plainly(given: str, reference: str) -> Verdict | None:
 def normalised(text: str) -> str:
     """The LaTeX without what only moves ink: spacing, sizes of brackets and fractions, a closing full stop."""
     text = _SPACING.sub("", text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
+    text = re.sub(r"(?<=\d),\s+(?=\d{3}(?!\d))", ";", text)  # a list, where 1,234 is a number
     text = re.sub(r"(?<![A-Za-z0-9])\s+|\s+(?![A-Za-z0-9])", "", text)
     return text.removesuffix(".")
 
@@ -142,19 +145,21 @@ def serve(settings: dict[str, Any]) -> Callable[[str, str], Verdict]:
         math_verify.verify(read(f"\\boxed{{{latex}}}"), read("\\boxed{2x+3}"), timeout_seconds=None)
 
     def compare(given: str, reference: str) -> Verdict:
-        expected = read(reference if _MARKED.search(reference) else f"\\boxed{{{reference}}}")
+        expected = read(reference if _MARKED.search(reference) else f"${reference}$")
         if not expected:
             return failed("the reference answer can't be read as mathematics", expected=shown(reference))
         found = read(given)
         if not found:
             return Verdict(0.0, "the response has no answer that can be read", expected=shown(reference))
         extracted = shown(str(found[-1]))  # the text: writing out the expression could take for ever
-        try:
-            right = math_verify.verify(expected, found, timeout_seconds=None, raise_on_error=True)
-        except (MemoryError, RecursionError, OverflowError) as error:
-            return failed(f"comparing blew up: {type(error).__name__}", extracted, shown(reference))
-        except Exception as error:  # math-verify's own rule: what sympy can't compare is not equal
-            return Verdict(0.0, f"can't be compared: {type(error).__name__}", extracted, shown(reference))
+        right = False
+        for one, other in itertools.product(expected, found):  # the expression and the text of each
+            try:
+                right = right or math_verify.verify(one, other, timeout_seconds=None, raise_on_error=True)
+            except (MemoryError, RecursionError, OverflowError) as error:
+                return failed(f"comparing blew up: {type(error).__name__}", extracted, shown(reference))
+            except Exception:  # math-verify's own rule: what sympy can't compare is not equal
+                continue
         why = "equal by math-verify" if right else "not equal by math-verify"
         return Verdict(float(right), why, extracted, shown(reference))
 

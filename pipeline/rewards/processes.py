@@ -16,54 +16,43 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from queue import LifoQueue
 from typing import Any
 
 from pipeline.rewards.types import Question, Reward, Verdict, failed, shown
-
-ROOT = Path(__file__).resolve().parents[2]
-PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "OPENBLAS_CORETYPE", "PILOT_SUPERVISED_RUN")
-"""Environment variables that reward processes get; the last one lets a supervisor find them."""
+from pipeline.sandbox import ROOT, clean_environment
+from pipeline.sandbox.limits import Limits
 
 _START_S = 120.0  # importing sympy on a busy machine
 _MAX_REPLY = 1 << 20
 
 
-def clean_environment() -> dict[str, str]:
-    """What a reward process may know of our environment."""
-    passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return passed | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a reward process is started for. before: a command line that puts it into a sandbox."""
+    """What a reward process is started for. sandbox: the command line that puts it into one, and the user that it
+    becomes there, for each process anew; None starts it as an ordinary child of ours."""
 
     reward: Reward
     limit_s: float
-    memory_mb: int
-    before: Sequence[str] = ()
+    limits: Limits
+    sandbox: Callable[[], tuple[list[str], int]] | None = None
 
-    @property
     def command(self) -> list[str]:
+        """Raises ValueError when the sandbox can't be had."""
+        before, user = self.sandbox() if self.sandbox is not None else ([], 0)
         # -I: neither the current folder nor PYTHONPATH decide what it imports.
         start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipeline.rewards.child import main; main()"
-        parent = 0 if self.before else os.getpid()  # a sandbox has process ids of its own, and ends with us by itself
-        settings = self.reward.model_dump_json()
-        return [
-            *self.before,
-            sys.executable,
-            "-I",
-            "-c",
-            start,
-            settings,
-            str(self.limit_s),
-            str(self.memory_mb),
-            str(parent),
-        ]
+        told = {
+            "settings": self.reward.model_dump(mode="json"),
+            "limit_s": self.limit_s,
+            "limits": asdict(self.limits),
+            "user": user,
+            # A sandbox has process ids of its own, and ends with us by itself.
+            "parent": 0 if self.sandbox is not None else os.getpid(),
+        }
+        return [*before, sys.executable, "-I", "-c", start, json.dumps(told)]
 
 
 class Process:
@@ -75,7 +64,7 @@ class Process:
         self._killed = False
         try:
             self._process = subprocess.Popen(
-                job.command,
+                job.command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -130,11 +119,9 @@ class Process:
 class Processes:
     """`workers` reward processes of one reward, started when first needed."""
 
-    def __init__(
-        self, reward: Reward, workers: int, *, limit_s: float, memory_mb: int, before: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, job: Job, workers: int) -> None:
         self.workers = workers
-        self._job = Job(reward, limit_s, memory_mb, before)
+        self._job = job
         self._idle: LifoQueue[Process | None] = LifoQueue()
         for _ in range(workers):
             self._idle.put(None)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
-from pipeline.rewards.choice import ChoiceReward
-from pipeline.rewards.exact import ExactReward
-from pipeline.rewards.formatting import FormatReward
-from pipeline.rewards.gsm8k import Gsm8kReward
-from pipeline.rewards.maths import MathReward
-from pipeline.rewards.numeric import NumericReward
-from pipeline.rewards.weighted import Part, SumReward
+from pipeline.rewards.weighted import JudgingReward, Part, PartReward, SumReward
 
-# What can judge prompts by itself; what only shapes is a part of a sum.
-RewardConfig = Annotated[
-    ExactReward | NumericReward | Gsm8kReward | MathReward | ChoiceReward | FormatReward | SumReward,
-    Field(discriminator="name"),
-]
+RewardConfig = Annotated[JudgingReward | SumReward, Field(discriminator="name")]
 
 
 def parts_of(config: RewardConfig) -> tuple[tuple[Part, ...], str]:
@@ -26,3 +16,17 @@ def parts_of(config: RewardConfig) -> tuple[tuple[Part, ...], str]:
     if isinstance(config, SumReward):
         return config.parts, config.judging
     return (Part(reward=config),), config.name
+
+
+def described() -> list[dict[str, Any]]:
+    """Every reward, each {name, version, judges, title}: title is the first line of what it says about itself."""
+    rewards = [*get_args(get_args(PartReward)[0]), SumReward]
+    return [
+        {
+            "name": reward.model_fields["name"].default,
+            "version": reward.model_fields["version"].default,
+            "judges": getattr(reward, "judges", True),
+            "title": (reward.__doc__ or "").splitlines()[0],
+        }
+        for reward in rewards
+    ]

@@ -94,6 +94,12 @@ def _close(asking: list[Asking]) -> None:
             part.desk.close()
 
 
+def explain(config: RewardConfig, response: Response) -> Score:
+    """One response, by a reward that is opened for it alone. Raises ValueError when a part can't start."""
+    with Scorer(config, workers=1) as scorer:
+        return scorer.score([response])[0]
+
+
 def build_reward(config: RewardConfig) -> Callable[[str, str], float]:
     """(response, reference answer) -> the reward that trains, NaN when it failed. One at a time; `Scorer` is faster."""
     scorer = Scorer(config, workers=1)

@@ -5,18 +5,31 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.rewards.choice import ChoiceReward
+from pipeline.rewards.coding import CodeReward
 from pipeline.rewards.exact import ExactReward
 from pipeline.rewards.formatting import FormatReward
+from pipeline.rewards.function import FunctionReward
 from pipeline.rewards.gsm8k import Gsm8kReward
+from pipeline.rewards.judge import JudgeReward
 from pipeline.rewards.maths import MathReward
 from pipeline.rewards.numeric import NumericReward
 from pipeline.rewards.overlong import OverlongReward
 from pipeline.section import Section
 
-PartReward = Annotated[
-    ExactReward | NumericReward | Gsm8kReward | MathReward | ChoiceReward | FormatReward | OverlongReward,
-    Field(discriminator="name"),
-]
+JudgingReward = (
+    ExactReward
+    | NumericReward
+    | Gsm8kReward
+    | MathReward
+    | ChoiceReward
+    | CodeReward
+    | FunctionReward
+    | JudgeReward
+    | FormatReward
+)
+"""What can judge a response by itself."""
+
+PartReward = Annotated[JudgingReward | OverlongReward, Field(discriminator="name")]
 
 
 class Part(Section):

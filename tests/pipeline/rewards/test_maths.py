@@ -44,6 +44,8 @@ def test_the_last_closed_box_counts(text, inside):
 
 def test_boxes_that_belong_together():
     assert final_boxes(r"first \boxed{9}. Then $\boxed{1}$, $\boxed{2}$ and $\boxed{3}$.") == ["1", "2", "3"]
+    assert final_boxes(r"\(\boxed{1}\) \quad \text{and} \quad \(\boxed{-2}\).") == ["1", "-2"]
+    assert final_boxes("\\boxed{4}\n\n**Final**\n\\boxed{4}") == ["4"] == final_boxes("\\boxed{3}. \\boxed{4}")
     assert final_boxes(r"\boxed{1} is one root, so the answer is \boxed{2}") == ["2"]
 
 
@@ -79,6 +81,9 @@ def test_boxes_that_belong_together():
         (r"\boxed{\$36}", r"\$36", 1),
         (r"\boxed{36}", r"\$36", 1),
         (r"\boxed{025}", "25", 1),
+        (r"\boxed{32, 349}", "32349", 0),
+        ("28 percent", r"$28\%$", 1),
+        ("It is at $12:00$", "$12:00$", 1),
         (r"\boxed{1,2}", "12", 0),
         (r"\boxed{-\frac{1}{2}}", "-1/2", 1),
         (r"\boxed{\frac{1}{0}}", "1", 0),

@@ -1,0 +1,72 @@
+"""`pilot reward test|list`: what a reward says about one response, and which rewards there are."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cli.failure import WRONG_USE, Failure
+from cli.run import read_config, set_value
+from pipeline.config import ConfigProblems, parse_reward
+from pipeline.rewards import Response, Score, described, explain
+
+
+def tested(reward: str, changes: list[str], response: Response) -> Score:
+    """Score the response by a reward's name, or by the reward of a run config's file. Raises Failure."""
+    given: dict[str, Any] = {"name": reward}
+    if Path(reward).is_file():
+        section = read_config(Path(reward)).get("reward", {"name": "exact"})
+        given = dict(section) if isinstance(section, dict) else {"name": section}
+    for change in changes:
+        set_value(given, change)
+    try:
+        return explain(parse_reward(given), response)
+    except ConfigProblems as problems:
+        told = "\n".join(f"{p.field}: {p.message}" for p in problems.problems)
+        raise Failure(told, WRONG_USE) from None
+    except ValueError as error:
+        raise Failure(str(error)) from None
+
+
+def text_of(given: str) -> str:
+    """The text itself, `-` for standard input, or `@FILE` for a file's content. Raises Failure."""
+    try:
+        if given == "-":
+            return sys.stdin.buffer.read().decode(errors="replace")
+        return Path(given[1:]).read_text(encoding="utf-8", errors="replace") if given.startswith("@") else given
+    except OSError as error:
+        raise Failure(f"{given[1:]} cannot be read: {error.strerror}", WRONG_USE) from None
+
+
+def words(score: Score) -> str:
+    """A part a paragraph: its value and why, what was extracted, what that was compared with."""
+    lines = [f"reward    {_number(score.reward)}", f"accuracy  {_number(score.accuracy)}"]
+    for name, verdict in score.parts.items():
+        lines += ["", f"{name}: {_number(verdict.value)}, {verdict.why}"]
+        if verdict.extracted is not None:
+            lines.append(f"  extracted  {verdict.extracted}")
+        if verdict.expected is not None:
+            lines.append(f"  compared   {verdict.expected}")
+    return "\n".join(lines)
+
+
+def as_json(score: Score) -> str:
+    """Failed values are null."""
+    parts = {name: {**asdict(v), "value": _finite(v.value)} for name, v in score.parts.items()}
+    return json.dumps({"reward": _finite(score.reward), "accuracy": _finite(score.accuracy), "parts": parts}, indent=2)
+
+
+def listed() -> str:
+    return "\n".join(f"{r['name']:<10} v{r['version']}  {r['title']}" for r in described())
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _number(value: float) -> str:
+    return "failed" if math.isnan(value) else f"{value:g}"
