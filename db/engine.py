@@ -80,6 +80,8 @@ def create_engine(
 
     @sa.event.listens_for(engine, "handle_error")
     def translate(context: sa.engine.ExceptionContext) -> None:
+        if context.is_pre_ping and context.is_disconnect:
+            return  # the pool was asked for a connection and found one that died meanwhile: it makes a new one
         # Without a connection it failed to connect; a lost one is recognised by the dialect.
         if context.is_disconnect or (context.connection is None and context.sqlalchemy_exception is not None):
             raise _unavailable(parsed, context.original_exception) from None

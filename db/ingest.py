@@ -139,7 +139,8 @@ def add_steps(session: Session, run: Run, attempt: Attempt, steps: Sequence[Step
     for expected, step in enumerate(steps, run.step + 1):
         if step.step != expected:
             raise ValueError(f"attempt {attempt.attempt} reports step {step.step} where {expected} comes next")
-    key = {"run_id": run.id, "attempt": attempt.attempt}
+    run_id, number = run.id, attempt.attempt
+    key = {"run_id": run_id, "attempt": number}
     session.execute(
         sa.insert(StepMetrics),
         [
@@ -168,12 +169,12 @@ def add_steps(session: Session, run: Run, attempt: Attempt, steps: Sequence[Step
         session,
         "prompt_visits (run_id, step, position, attempt, prompt_id, stage, n, n_failed, success_rate, "
         "reward_variance, tokens, bucket)",
-        ((run.id, s.step, at, attempt.attempt, *visit) for s in steps for at, visit in enumerate(s.visits)),
+        ((run_id, s.step, at, number, *visit) for s in steps for at, visit in enumerate(s.visits)),
     )
     _copy(
         session,
         "prompt_moves (run_id, step, attempt, prompt_id, bucket)",
-        ((run.id, s.step, attempt.attempt, id, bucket) for s in steps for id, bucket in s.moves.items()),
+        ((run_id, s.step, number, id, bucket) for s in steps for id, bucket in s.moves.items()),
     )
     session.execute(_MERGE_STATES, {"run_id": run.id, "after": run.step})
     last = steps[-1]

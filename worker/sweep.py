@@ -127,11 +127,15 @@ class SweepThread(threading.Thread):
 
     def run(self) -> None:
         sweep = Sweep(tasks.engine(), self._settings)
+        away = False
         while True:
             try:
                 sweep.once()
+                away = False
             except DatabaseUnavailable as error:
-                log.warning("no sweep: %s", error)
+                if not away:  # once: it may be away for hours
+                    log.warning("no sweep until the database is back: %s", error)
+                away = True
             except Exception:  # whatever it is, the next sweep is due
                 log.exception("the sweep failed")
             if self._end.wait(self._settings.sweep_s):

@@ -14,7 +14,10 @@ from sqlalchemy.orm import Session
 from pipeline.events import AnyEvent, AttemptFinished, StepFinished, events_path, read_events
 from worker.ingest import EventLogBroken, ingest
 
-_BATCH: Final = 200  # events per transaction: catching up after an hour takes a few dozen
+# A transaction's share of the log: a second's work, so that a stop never waits long for the run's row, nor memory grows
+# with what there is to catch up on. A single event may be larger.
+_BATCH_EVENTS: Final = 500
+_BATCH_BYTES: Final = 4 << 20
 
 
 class Tail:
@@ -60,9 +63,11 @@ class Tail:
     def _read(self) -> tuple[list[AnyEvent], int]:
         events, offset = [], self._offset
         try:
-            for event, after in islice(read_events(self._path, self._offset), _BATCH):
+            for event, after in islice(read_events(self._path, self._offset), _BATCH_EVENTS):
                 events.append(event)
                 offset = after
+                if offset - self._offset >= _BATCH_BYTES:
+                    break
         except FileNotFoundError:
             return [], 0  # the trainer has not got so far
         except ValidationError as error:

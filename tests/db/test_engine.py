@@ -45,6 +45,17 @@ def test_a_lost_connection_is_unavailable_and_the_next_one_works(engine: sa.Engi
         assert connection.scalar(sa.text("SELECT 1")) == 1
 
 
+def test_a_connection_that_died_in_the_pool_is_replaced_unnoticed(engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        pid = connection.scalar(sa.text("SELECT pg_backend_pid()"))
+    other = db.create_engine(engine.url.render_as_string(hide_password=False))
+    with other.connect() as admin:
+        admin.execute(sa.text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+    other.dispose()
+    with engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT pg_backend_pid()")) != pid
+
+
 def test_a_process_that_hangs_within_a_transaction_keeps_no_locks(database_url: str) -> None:
     engine = db.create_engine(database_url, idle_in_transaction_s=0.2)
     with engine.connect() as connection:
