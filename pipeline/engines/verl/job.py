@@ -1,8 +1,8 @@
-"""Inside a Ray job: `python -m pipeline.engines.verl.job FILE --patience S -- COMMAND...`.
+"""Inside a Ray job: `python -m pipeline.engines.verl.job FILE --log LOG --patience S -- COMMAND...`.
 
-Runs the trainer's command and listens to its follower (`submit.py`), which speaks through FILE on shared storage. A
-trainer that hangs in the middle of anything is killed all the same: this process does nothing else. Its exit status is
-the trainer's, 128 + n when signal n ended it.
+Runs the trainer's command, its output in LOG, and listens to its follower (`submit.py`), which speaks through FILE;
+both are on shared storage. A trainer that hangs in the middle of anything is killed all the same: this process does
+nothing else. Its exit status is the trainer's, 128 + n when signal n ended it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,10 +32,13 @@ def say(file: Path, word: Word) -> None:
     draft.replace(file)
 
 
-def run(file: Path, patience_s: float, command: list[str]) -> int:
+def run(file: Path, log: Path, patience_s: float, command: list[str]) -> int:
     """Run the command until it ends. Returns its exit status as subprocess has it."""
     parent = os.getpid()
-    trainer = subprocess.Popen(command, preexec_fn=lambda: die_with(parent))
+    with log.open("ab", buffering=0) as output:
+        trainer = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=lambda: die_with(parent)
+        )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: trainer.send_signal(received))
     heard, heard_at, asked = "", time.monotonic(), False
@@ -69,10 +73,14 @@ def die_with(parent: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.engines.verl.job")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--log", type=Path, required=True, help="file for the command's output")
     parser.add_argument("--patience", type=float, required=True, help="seconds without a new word from the follower")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
-    code = run(arguments.file, arguments.patience, arguments.command)
+    if not arguments.log.parent.is_dir():
+        where = f"{arguments.log.parent} is not on {socket.gethostname()}"
+        parser.error(f"{where}: run directories (PILOT_HOME) must be on storage that the cluster's nodes share")
+    code = run(arguments.file, arguments.log, arguments.patience, arguments.command)
     return code if code >= 0 else 128 - code
 
 

@@ -1,8 +1,9 @@
 """With engine.ray_address: the trainer as a job of a Ray cluster, followed from the worker's machine.
 
 The process that the supervisor starts is then a follower. It submits the trainer through Ray's job server, copies its
-log, passes a stop on, and ends as it ended, so that the supervisor sees one trainer. What the trainer writes goes into
-the run directory, on storage that both machines share; there, too, is the follower's word to the job (`job.py`):
+log, passes a stop on, and ends as it ended, so that the supervisor sees one trainer. It speaks Ray's REST API and needs
+no Ray itself, so that any worker can follow. What the trainer writes goes into the run directory, on storage that both
+machines share; there, too, are its output (job.log) and the follower's word to the job (`job.py`):
 
     go    said anew all the time. A job whose follower fell silent kills its trainer.
     stop  the trainer is to finish its step, save and end, as on SIGTERM.
@@ -14,27 +15,26 @@ their environment. One run at a time on a cluster: TransferQueue, verl's store, 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
 import shlex
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
 
 from pipeline.config import ROOT, ConfigProblems, FieldProblem
 from pipeline.engines.verl.job import MARK, Word, say
 from pipeline.events import AttemptFinished, EventLog, events_path
 
-if TYPE_CHECKING:
-    from ray.job_submission import JobDetails, JobSubmissionClient
-
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 RUN = "pilot_run"  # metadata of our jobs
 POLL_S = 1.0
 PATIENCE_S = 120.0  # a job goes on without its follower for so long; storage that hangs is no reason to kill a run
@@ -53,7 +53,7 @@ def follow(address: str, run_dir: Path, attempt: int, trainer: Sequence[str], pa
         signal.signal(number, follower.stop)
     try:
         follower.submit(trainer)
-    except (ConfigProblems, OSError, RuntimeError, ValueError) as error:
+    except (ConfigProblems, OSError, RefusedByRay) as error:
         print(error, flush=True)
         return fail(run_dir, attempt, str(error))
     end = follower.watch()
@@ -62,7 +62,9 @@ def follow(address: str, run_dir: Path, attempt: int, trainer: Sequence[str], pa
             signal.signal(-end, signal.SIG_DFL)
         os.kill(os.getpid(), -end)
     if end and not events_path(run_dir, attempt).exists():
-        return fail(run_dir, attempt, f"the Ray job {follower.job} ended before the trainer began: {follower.message}")
+        return fail(
+            run_dir, attempt, f"the Ray job {follower.job} ended before training began: {follower.last_words()}"
+        )
     return end
 
 
@@ -74,88 +76,173 @@ def fail(run_dir: Path, attempt: int, reason: str) -> int:
     return 1
 
 
+class RefusedByRay(Exception):
+    """The job server, or what answers in its place, says no."""
+
+
+class JobServer:
+    """Ray's job server: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.address,
+            headers=authorization(),
+            timeout=60.0,
+            trust_env=urlsplit(address).hostname not in ("127.0.0.1", "localhost", "::1"),  # no proxy to this machine
+        )
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Raises RefusedByRay, and ConnectionError when nobody answers."""
+        try:
+            answer = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise ConnectionError(f"{type(error).__name__}: {error}") from None
+        if answer.status_code in (401, 403):
+            raise RefusedByRay(
+                f"the cluster asks for another token ({answer.text.strip()}); give the worker the cluster's by "
+                "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            )
+        try:
+            if answer.is_success:
+                return answer.json()
+        except ValueError:
+            pass
+        raise RefusedByRay(f"HTTP {answer.status_code}: {answer.text.strip()[:500]}")
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return list(self._ask("GET", "/api/jobs/"))
+
+    def job(self, name: str) -> dict[str, Any]:
+        return dict(self._ask("GET", f"/api/jobs/{name}"))
+
+    def submit(self, name: str, command: Sequence[str], **more: Any) -> None:
+        """Run the command in the application's folder, which is at the same place on every node, and so is Python."""
+        entrypoint = f"cd {shlex.quote(str(ROOT))} && exec {shlex.join(command)}"
+        self._ask("POST", "/api/jobs/", {"submission_id": name, "entrypoint": entrypoint, **more})
+
+    def stop(self, name: str) -> None:
+        self._ask("POST", f"/api/jobs/{name}/stop")
+
+    def log(self, name: str) -> str:
+        return str(self._ask("GET", f"/api/jobs/{name}/logs")["logs"])
+
+    def wait(self, name: str, seconds: float) -> None:
+        """Until the job has ended. Raises RefusedByRay when it has not by then."""
+        deadline = time.monotonic() + seconds
+        while self.job(name)["status"] not in ENDED:
+            if time.monotonic() > deadline:
+                raise RefusedByRay(f"the Ray job {name} does not end; end it, then resume")
+            time.sleep(POLL_S / 4)
+
+    def sweep(self, name: str) -> None:
+        """Kill what processes of an ended job are left on any node, by their mark. Tells what became of it."""
+        sweep = f"{name}-sweep-{time.time_ns():x}"
+        try:
+            self.submit(sweep, [sys.executable, "-m", "pipeline.engines.verl.sweep", name])
+            self.wait(sweep, FORCED_S)
+            print(self.log(sweep).strip().split("\n")[-1], flush=True)
+        except (ConnectionError, RefusedByRay) as error:  # the run's own end is told all the same
+            print(f"Whether processes of {name} are left could not be found out: {error}", flush=True)
+
+
+def authorization() -> dict[str, str]:
+    """Ray's clusters ask for a token by default; it is where Ray's own clients look for it."""
+    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    if not token:
+        path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+        token = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return {"authorization": f"Bearer {token.strip()}"} if token.strip() else {}
+
+
 class Follower:
     """One job. `job` is its submission id, the same whoever asks; `message` is what Ray said of its end."""
 
     def __init__(self, address: str, run_dir: Path, attempt: int, grace_s: float, patience_s: float) -> None:
-        self.address, self.grace_s, self.patience_s = address.rstrip("/"), grace_s, patience_s
+        self.server, self.grace_s, self.patience_s = JobServer(address), grace_s, patience_s
         path = run_dir.resolve()
         name = re.sub(r"[^\w-]", "-", path.name)
         self.run = f"pilot-{name}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
         self.job = f"{self.run}-{attempt}"
-        self.file = path / "attempts" / str(attempt) / "follower.json"
+        folder = path / "attempts" / str(attempt)
+        self.file, self.log, self.copied = folder / "follower.json", folder / "job.log", 0
         self.word: Word = "go"
         self.message = ""
         self.stop_at: float | None = None  # when it was asked for, on the monotonic clock
-        self.client: JobSubmissionClient
 
     def stop(self, _signum: int = 0, _frame: FrameType | None = None) -> None:
         self.word = "stop"
         self.stop_at = self.stop_at or time.monotonic()
 
     def submit(self, trainer: Sequence[str]) -> None:
-        """Start the job, once what earlier attempts left is gone. Raises ConfigProblems, OSError, RuntimeError."""
-        self.client = connect(self.address)
-        for other in self.client.list_jobs():
-            run = (other.metadata or {}).get(RUN)
-            if run == self.run and other.submission_id != self.job:
-                self.end_earlier(other)
-            elif run is not None and run != self.run and not other.status.is_terminal():
-                message = f"the Ray cluster is busy with another run ({other.submission_id}); verl takes one at a time"
-                raise ConfigProblems([FieldProblem(field="engine.ray_address", value=self.address, message=message)])
+        """Start the job, once what earlier attempts left is gone. Raises ConfigProblems, OSError, RefusedByRay."""
+        address = self.server.address
+        try:
+            others = self.server.jobs()
+        except (ConnectionError, RefusedByRay) as error:
+            message = f"no Ray job server that takes jobs answers there: {error}"
+            raise ConfigProblems([FieldProblem(field="engine.ray_address", value=address, message=message)]) from None
+        for other in others:
+            run, name, ended = (other["metadata"] or {}).get(RUN), other["submission_id"], other["status"] in ENDED
+            if run == self.run and not ended and name != self.job:
+                print(f"Ending {name}, which an earlier attempt left", flush=True)
+                self.server.stop(name)
+                self.server.wait(name, FORCED_S)
+                self.server.sweep(name)
+            elif run is not None and run != self.run and not ended:
+                message = f"the Ray cluster is busy with another run ({name}); verl takes one at a time"
+                raise ConfigProblems([FieldProblem(field="engine.ray_address", value=address, message=message)])
         self.file.parent.mkdir(parents=True, exist_ok=True)
         say(self.file, self.word)
-        inside = [sys.executable, "-m", "pipeline.engines.verl.job", str(self.file), "--patience", f"{self.patience_s}"]
-        # The same application at the same place on every node, and the same Python: an image or shared storage.
-        command = f"cd {shlex.quote(str(ROOT))} && exec {shlex.join([*inside, '--', *trainer])}"
-        print(f"Submitting {self.job} to the Ray cluster at {self.address}", flush=True)
-        self.client.submit_job(
-            entrypoint=command,
-            submission_id=self.job,
+        print(f"Submitting {self.job} to the Ray cluster at {address}", flush=True)
+        inside = [sys.executable, "-m", "pipeline.engines.verl.job", str(self.file), "--log", str(self.log)]
+        self.server.submit(
+            self.job,
+            [*inside, "--patience", f"{self.patience_s}", "--", *trainer],
             metadata={RUN: self.run},
             runtime_env={"env_vars": {MARK: self.job}},
         )
 
-    def end_earlier(self, job: JobDetails) -> None:
-        """A job of an earlier attempt, whose follower is no more. Raises RuntimeError when it cannot be ended."""
-        assert job.submission_id is not None
-        if not job.status.is_terminal():
-            print(f"Ending {job.submission_id}, which an earlier attempt left", flush=True)
-            self.client.stop_job(job.submission_id)
-            wait(self.client, job.submission_id, FORCED_S)
-            sweep(self.client, job.submission_id)
-
     def watch(self) -> int:
         """Until the job has ended and nothing is left of it. Returns its exit status; minus the number of a signal."""
-        log = threading.Thread(target=copy_log, args=(self.client, self.job), daemon=True)
-        log.start()
         seen_at, forced = time.monotonic(), 0
         while True:
             try:
                 say(self.file, self.word)
+                self.copy_log()
             except OSError as error:
-                print(f"{self.file} cannot be written: {error}", flush=True)
+                print(f"The run directory is away: {error}", flush=True)
             try:
-                info = self.client.get_job_info(self.job)
+                info = self.server.job(self.job)
                 seen_at = time.monotonic()
-                if info.status.is_terminal():
+                if info["status"] in ENDED:
                     break
-                if not forced and (forced := self.to_force(info.status == "PENDING")):
-                    self.client.stop_job(self.job)
-            except Exception as error:  # whatever a job server that is away makes of it
-                print(f"The job server at {self.address} does not answer: {error}", flush=True)
+                if not forced and (forced := self.to_force(info["status"] == "PENDING")):
+                    self.server.stop(self.job)
+            except (ConnectionError, RefusedByRay) as error:
+                print(f"The job server at {self.server.address} does not answer: {error}", flush=True)
                 if time.monotonic() > seen_at + AWAY_S:
                     return -signal.SIGKILL
             time.sleep(POLL_S)
-        log.join(timeout=5.0)
-        self.message = (info.message or "").strip()
-        print(f"{self.job}: {info.status}", flush=True)
-        code: int | None = info.driver_exit_code
+        self.copy_log()
+        self.message = str(info["message"] or "").strip()
+        print(f"{self.job}: {info['status']}", flush=True)
+        code: int | None = info["driver_exit_code"]
         if code != 0:
-            sweep(self.client, self.job)
+            self.server.sweep(self.job)
         if forced or code is None:
             return -(forced or signal.SIGKILL)
         return code if code <= 128 else 128 - code
+
+    def last_words(self) -> str:
+        """The end of the trainer's output; where there is none, what Ray said."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 2000))
+                text = file.read().decode(errors="replace").strip()
+        except FileNotFoundError:
+            text = ""
+        return text or self.message
 
     def to_force(self, pending: bool) -> int:
         """The signal that ends the job now, as far as the supervisor is concerned; 0 while it may go on."""
@@ -168,63 +255,14 @@ class Follower:
         print("The trainer did not end in time and is killed", flush=True)
         return signal.SIGKILL
 
-
-def connect(address: str) -> JobSubmissionClient:
-    """Raises ConfigProblems when no Ray job server answers there, or not to us."""
-    # Clusters ask for a token by default. Ray's client sends one only when told to; where Ray looks for it: its docs.
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if os.environ.get("RAY_AUTH_TOKEN") or token.is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from ray.exceptions import RayError
-    from ray.job_submission import JobSubmissionClient
-
-    try:
-        return JobSubmissionClient(address)
-    except (ConnectionError, RuntimeError, RayError) as error:
-        message = f"no Ray job server answers there: {' '.join(str(error).split())}"
-        raise ConfigProblems([FieldProblem(field="engine.ray_address", value=address, message=message)]) from None
-
-
-def wait(client: JobSubmissionClient, job: str, seconds: float) -> None:
-    """Until the job has ended. Raises RuntimeError when it has not by then."""
-    deadline = time.monotonic() + seconds
-    while not client.get_job_status(job).is_terminal():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the Ray job {job} does not end; end it, then resume")
-        time.sleep(POLL_S / 4)
-
-
-def sweep(client: JobSubmissionClient, job: str) -> None:
-    """Kill what processes of the job are left on any node of the cluster, by their mark. Tells what became of it."""
-    name = f"{job}-sweep-{time.time_ns():x}"
-    inside = [sys.executable, "-m", "pipeline.engines.verl.sweep", job]
-    try:
-        client.submit_job(entrypoint=f"cd {shlex.quote(str(ROOT))} && exec {shlex.join(inside)}", submission_id=name)
-        wait(client, name, FORCED_S)
-        print(client.get_job_logs(name).strip().split("\n")[-1], flush=True)
-    except Exception as error:  # the run's own end is told all the same
-        print(f"Whether processes of {job} are left could not be found out: {error}", flush=True)
-
-
-def copy_log(client: JobSubmissionClient, job: str) -> None:
-    """The job's log to our output, until the job has ended. A connection that breaks is made anew."""
-    copied = 0  # characters
-
-    async def copy() -> None:
-        nonlocal copied
-        skip = copied
-        async for text in client.tail_job_logs(job):
-            fresh = text[skip:]
-            skip -= len(text) - len(fresh)
-            copied += len(fresh)
-            sys.stdout.write(fresh)
-            sys.stdout.flush()
-
-    while True:
+    def copy_log(self) -> None:
+        """What is new in the job's output, to ours."""
         try:
-            asyncio.run(copy())
-            if client.get_job_status(job).is_terminal():
-                return
-        except Exception:  # it is the main thread's to say so, and to give up
-            pass
-        time.sleep(POLL_S)
+            with self.log.open("rb") as file:
+                file.seek(self.copied)
+                while data := file.read(1 << 20):
+                    self.copied += len(data)
+                    sys.stdout.buffer.write(data)
+        except FileNotFoundError:
+            return  # the job has not begun
+        sys.stdout.flush()
