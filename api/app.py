@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 
 import anyio.to_thread
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 from api import openapi
 from api.guard import Guard
+from api.metrics import Metrics
 from api.problems import HANDLED, ApiProblem, answer
 from api.routes import config, events, files, health, prompts, runs, tokens, views, webhooks
 from api.settings import Settings
@@ -43,12 +45,29 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.settings = settings
     app.state.engine = engine
+    app.state.metrics = Metrics(engine)
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
     for topic in (runs, events, views, files, prompts, config, tokens, webhooks, health):
         app.include_router(topic.router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)
-    app.add_middleware(Guard, engine=engine, allowed_hosts=settings.allowed_hosts)
+    app.add_middleware(
+        Guard,
+        engine=engine,
+        metrics=app.state.metrics,
+        allowed_hosts=settings.allowed_hosts,
+        allowed_origins=settings.cors_origins,
+        rate_per_s=settings.rate_limit,
+    )
+    if settings.cors_origins:
+        # The outermost: a browser asks for leave without a token, and reads refusals, too.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
+            allow_headers=["authorization", "content-type", "idempotency-key", "if-none-match", "last-event-id"],
+            expose_headers=["etag", "idempotency-replayed", "location", "retry-after", "x-request-id"],
+        )
     openapi.complete(app)
     return app

@@ -1,4 +1,5 @@
-"""What every request passes first: the host name, the web page that sent it, its token, and the size of its body.
+"""What every request passes first: the host name, the web page that sent it, its token, how many of them came, and
+the size of its body.
 
 The host check stops a web page that points a name of its own at this machine (DNS rebinding); the origin
 check stops one that makes its visitor's browser post here. Neither concerns clients that are not browsers.
@@ -9,7 +10,9 @@ process log name it.
 
 from __future__ import annotations
 
+import math
 import re
+import time
 import uuid
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -20,17 +23,31 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access import OPEN, Caller, authenticate
+from api.metrics import Metrics
 from api.problems import BODY_LIMIT, HANDLED, ApiProblem, problem_of
+from api.rates import Rates
+from db.tokens import TokenRefused
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Guard:
     def __init__(
-        self, app: ASGIApp, engine: sa.Engine, allowed_hosts: Sequence[str], body_limit: int = BODY_LIMIT
+        self,
+        app: ASGIApp,
+        engine: sa.Engine,
+        metrics: Metrics,
+        allowed_hosts: Sequence[str],
+        allowed_origins: Sequence[str] = (),
+        rate_per_s: float = 0,
+        body_limit: int = BODY_LIMIT,
     ) -> None:
         self.app = app
         self.engine = engine
+        self.metrics = metrics
+        self.allowed_origins = allowed_origins
+        self.rates = Rates(rate_per_s, 10 * rate_per_s)
+        self.refusals = Rates(rate_per_s / 5, 2 * rate_per_s)  # by address: guessing tokens is hopeless, and costs us
         self.allowed_hosts = allowed_hosts
         self.body_limit = body_limit
 
@@ -42,24 +59,34 @@ class Guard:
         asked = headers.get("x-request-id", "")
         request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
 
+        began = time.perf_counter()
+
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                self.metrics.answered(scope, message["status"], time.perf_counter() - began)
             await send(message)
 
         try:
             self._check_names(scope)
             if scope["path"] not in OPEN:
-                scope.setdefault("state", {})["caller"] = await self._caller(headers, request_id)
+                scope.setdefault("state", {})["caller"] = await self._caller(scope, headers, request_id)
             replay = await self._read_body(headers, receive)
         except (ApiProblem, *HANDLED) as error:
             await problem_of(error).response(scope["path"])(scope, receive, send_with_id)
             return
         await self.app(scope, replay, send_with_id)
 
-    async def _caller(self, headers: Headers, request_id: str) -> Caller:
+    async def _caller(self, scope: Scope, headers: Headers, request_id: str) -> Caller:
         given = headers.get("authorization")
-        return await anyio.to_thread.run_sync(authenticate, self.engine, given, request_id)
+        try:
+            caller = await anyio.to_thread.run_sync(authenticate, self.engine, given, request_id)
+        except (ApiProblem, TokenRefused):
+            address, _ = scope.get("client") or ("", 0)
+            _slow_down(self.refusals.wait_s(address))
+            raise
+        _slow_down(self.rates.wait_s(caller.id))
+        return caller
 
     def _check_names(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -71,10 +98,13 @@ class Guard:
                 "Use one of these, or add it to PILOT_ALLOWED_HOSTS.",
             )
         origin = headers.get("origin")
-        if scope["method"] not in ("GET", "HEAD") and origin is not None and not self._allowed(origin):
+        if scope["method"] not in ("GET", "HEAD") and origin is not None and not self._allowed_origin(origin):
             raise ApiProblem(
                 "foreign-origin", f"The web page at {origin!r} may not send {scope['method']} requests here."
             )
+
+    def _allowed_origin(self, origin: str) -> bool:
+        return origin in self.allowed_origins or self._allowed(origin)
 
     def _allowed(self, url: str) -> bool:
         if "*" in self.allowed_hosts:
@@ -110,3 +140,14 @@ class Guard:
             return pending.pop() if pending else await receive()
 
         return replay
+
+
+def _slow_down(wait_s: float) -> None:
+    """Raises ApiProblem unless there is no need to wait."""
+    if wait_s > 0:
+        seconds = math.ceil(wait_s)
+        raise ApiProblem(
+            "too-many-requests",
+            f"Wait {seconds} s. To follow a run, /events or /wait takes one request. PILOT_RATE_LIMIT sets the limit.",
+            headers={"Retry-After": str(seconds)},
+        )

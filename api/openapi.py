@@ -14,7 +14,10 @@ from api.schemas import Problem
 
 _REFERENCE = "#/components/schemas/{model}"
 _EVERYWHERE = ("unknown-host", "internal-error")
-_WITH_TOKEN = ("token-missing", "token-refused", "database-unavailable", "database-busy", "database-not-migrated")
+_WITH_TOKEN = (
+    "token-missing", "token-refused", "too-many-requests",
+    "database-unavailable", "database-busy", "database-not-migrated",
+)  # fmt: skip
 
 
 def problems(*kinds: str) -> dict[int | str, dict[str, Any]]:

@@ -46,6 +46,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "unknown-host": (421, "The API does not answer to this host name"),
     "invalid-request": (422, "The request is not accepted"),
     "invalid-config": (422, "The run config is not accepted"),
+    "too-many-requests": (429, "Too many requests"),
     "key-reused": (422, "The idempotency key belongs to another request"),
     "internal-error": (500, "Something in the API went wrong"),
     "database-unavailable": (503, "The database cannot be used"),

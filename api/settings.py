@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -22,6 +23,10 @@ class Settings(BaseSettings):
 
     allowed_hosts: names that requests may address this API by (PILOT_ALLOWED_HOSTS, separated by commas; `*`
     allows every name). The default keeps out web pages that point a name of their own at this machine.
+    cors_origins: web pages that may use the API from a browser, with a token (PILOT_CORS_ORIGINS, such as
+    https://lab.example.org); none by default.
+    rate_limit: requests a second that each token may send in the long run, ten times as many at once
+    (PILOT_RATE_LIMIT; 0: no limit).
     webhook_allow: networks that webhooks may be sent to although they are not public (PILOT_WEBHOOK_ALLOW, such as
     10.1.0.0/16,127.0.0.1).
     """
@@ -35,13 +40,22 @@ class Settings(BaseSettings):
         LOOPBACK_HOSTS, validation_alias="PILOT_ALLOWED_HOSTS", min_length=1
     )
 
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field((), validation_alias="PILOT_CORS_ORIGINS")
+    rate_limit: float = Field(100, ge=0, le=1e6, allow_inf_nan=False, validation_alias="PILOT_RATE_LIMIT")
     webhook_allow: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field((), validation_alias="PILOT_WEBHOOK_ALLOW")
 
-    @field_validator("webhook_allow", mode="before")
+    @field_validator("webhook_allow", "cors_origins", mode="before")
     @classmethod
-    def _networks(cls, given: str | tuple[str, ...]) -> tuple[str, ...]:
-        parts = given.split(",") if isinstance(given, str) else given
-        return tuple(part.strip() if isinstance(part, str) else part for part in parts if part)
+    def _listed(cls, given: object) -> object:
+        return tuple(part.strip() for part in given.split(",") if part.strip()) if isinstance(given, str) else given
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not re.fullmatch(r"https?://[^/\s*]+", origin):
+                raise ValueError(f"{origin!r} is not an origin such as https://lab.example.org")
+        return origins
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod

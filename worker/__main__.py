@@ -1,6 +1,7 @@
 """`python -m worker`: a Celery worker that launches runs, with the sweep beside it.
 
-Environment: DATABASE_URL, REDIS_URL, PILOT_HOME; see worker.settings for the others. One process, two threads.
+Environment: DATABASE_URL, REDIS_URL, PILOT_HOME; see worker.settings and worker.metrics for the others. One process,
+two threads, and one more that serves metrics where they are asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from celery.platforms import SecurityWarning
 from celery.signals import worker_ready, worker_shutting_down
 
 from db import DatabaseUnavailable, database_url
+from worker import metrics, tasks
 from worker.app import app
 from worker.settings import Settings
 from worker.sweep import SweepThread
@@ -25,7 +27,8 @@ def main() -> int:
     try:
         database_url()
         settings = Settings.from_environment()
-    except (DatabaseUnavailable, ValueError) as error:
+        metrics.serve(lambda: len(tasks.supervisors))
+    except (DatabaseUnavailable, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     if not os.environ.get("REDIS_URL"):

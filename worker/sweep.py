@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from db import DatabaseUnavailable, leases, runs, slots
 from worker import host, tasks
 from worker.ingest import EventLogBroken
+from worker.metrics import SWEEPS, SWEPT_AT
 from worker.outcome import Death
 from worker.settings import Settings
 from worker.settle import settle
@@ -131,12 +132,16 @@ class SweepThread(threading.Thread):
         while True:
             try:
                 sweep.once()
+                SWEEPS.labels("done").inc()
+                SWEPT_AT.set_to_current_time()
                 away = False
             except DatabaseUnavailable as error:
+                SWEEPS.labels("failed").inc()
                 if not away:  # once: it may be away for hours
                     log.warning("no sweep until the database is back: %s", error)
                 away = True
             except Exception:  # whatever it is, the next sweep is due
+                SWEEPS.labels("failed").inc()
                 log.exception("the sweep failed")
             if self._end.wait(self._settings.sweep_s):
                 return

@@ -17,6 +17,7 @@ from db import DatabaseUnavailable, create_engine, leases, slots
 from worker import host
 from worker.app import LAUNCH, app
 from worker.devices import devices
+from worker.metrics import LAUNCHES
 from worker.settings import APP_ROOT, Settings
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ def start_supervisor(run_id: uuid.UUID, fence: int, settings: Settings) -> None:
             start_new_session=True,
         )
     supervisors.append(supervisor)
+    LAUNCHES.inc()
     log.info("run %s is supervised by process %s (fence %s)", run_id, supervisor.pid, fence)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 import redis
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -47,6 +48,17 @@ def get_readiness(request: Request, session: Reading) -> Health:
     if failed:
         raise ApiProblem("not-ready", f"Not ready: {', '.join(failed)}; see checks.", checks=checks)
     return Health(status="ok", checks=checks)
+
+
+@router.get(
+    "/metrics",
+    operation_id="get_platform_metrics",
+    response_class=Response,
+    responses={200: {"description": "For Prometheus.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def get_platform_metrics(request: Request) -> Response:
+    """Numbers for Prometheus: requests that this process answered, runs by state, slots, what waits."""
+    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _broker(url: str) -> str:
