@@ -64,7 +64,14 @@ async def wait_for_run(run_id: RunId, query: Annotated[WaitQuery, Query()], requ
         200: {
             "description": "`run` (a RunProgress, at first and at every change of state), `step` (a StepOut), "
             "`evaluation` (an EvaluationOut), and `end` (a RunProgress) once the run has ended and all was told.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {
+                "text/event-stream": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {name: {"type": "string"} for name in ("event", "id", "data")},
+                    }
+                }
+            },
         },
         **problems("run-not-found", "invalid-request"),
     },
