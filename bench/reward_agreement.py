@@ -146,7 +146,8 @@ def main() -> int:
             result["its own tests"]["unlike_math_verify"] += ours != theirs
             if ours != right:
                 why = score.parts["math"].why
-                print(f"its tests: ours {score.reward:g}, test {right:d}, now {theirs:d}: {gold!r} <- {pred!r} ({why})")
+                told = f"{gold[-120:]!r} <- {pred[-120:]!r} ({why})"
+                print(f"its tests: ours {score.reward:g}, test {right:d}, now {theirs:d}: {told}")
     for name, counts in result.items():
         print(f"{name:<16} " + "  ".join(f"{key} {value:,}" for key, value in counts.items()))
     print(f"{time.monotonic() - begin:.0f} s")

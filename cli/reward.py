@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,8 @@ def words(score: Score) -> str:
 
 def as_json(score: Score) -> str:
     """Failed values are null."""
-    parts = {name: {**asdict(v), "value": _finite(v.value)} for name, v in score.parts.items()}
-    return json.dumps({"reward": _finite(score.reward), "accuracy": _finite(score.accuracy), "parts": parts}, indent=2)
+    whole = {"reward": _finite(score.reward), "accuracy": _finite(score.accuracy), "parts": json.loads(score.told)}
+    return json.dumps(whole, indent=2)
 
 
 def listed() -> str:

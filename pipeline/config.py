@@ -18,7 +18,9 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validat
 from pydantic.fields import FieldInfo
 
 from pipeline.rewards.exact import ExactReward
+from pipeline.rewards.overlong import OverlongReward
 from pipeline.rewards.registry import RewardConfig
+from pipeline.rewards.weighted import SumReward
 from pipeline.section import FilePath, Fraction, Positive, Section
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -331,6 +333,17 @@ class RunConfig(Section):
                 f"selection.keep={self.selection.keep} leaves nothing out of {self.method.name}'s groups of "
                 f"{self.method.group_size}; give a smaller keep, or selection.name all"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _overlong_can_happen(self) -> Self:
+        for part in self.reward.parts if isinstance(self.reward, SumReward) else ():
+            longest = self.sampling.max_new_tokens
+            if isinstance(part.reward, OverlongReward) and part.reward.max_tokens - part.reward.cache >= longest:
+                raise ValueError(
+                    f"reward overlong starts beyond {part.reward.max_tokens - part.reward.cache} tokens, which no "
+                    f"response reaches: sampling.max_new_tokens={longest}; give a smaller max_tokens"
+                )
         return self
 
     @model_validator(mode="after")

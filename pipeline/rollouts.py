@@ -19,6 +19,8 @@ SCHEMA = pa.schema(
         ("response", pa.string()),
         ("reward", pa.float64()),  # null when the reward failed
         ("success", pa.float64()),  # null when the reward failed
+        # JSON: of each part of the reward its value (null when it failed), why, what was extracted and compared with
+        ("verdicts", pa.string()),
         ("n_tokens", pa.int32()),
         ("logprob", pa.float64()),  # of the whole response under the policy that sampled it, nats
     ]
@@ -35,6 +37,7 @@ def write_rollouts(run_dir: Path, step: int, groups: list[Group], prompts: Promp
             "response": data["text"],
             "reward": None if failed else reward,
             "success": None if failed else success,
+            "verdicts": data.get("verdicts"),
             "n_tokens": n_tokens,
             "logprob": float(np.sum(data["logprobs"])),
         }

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from pipeline.rewards.types import Verdict, failed, shown
 from pipeline.sandbox.limits import Limits, enter
 
-SERVED_BY = {"math": "maths", "function": "function"}
+SERVED_BY = {"math": "maths", "function": "function", "reasoning_gym": "gym"}
 """Reward -> the module of this folder whose `serve(settings)` gives the function that answers its questions."""
 
 _PR_SET_PDEATHSIG = 1

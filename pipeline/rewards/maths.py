@@ -86,6 +86,7 @@ def reference_of(answer: str) -> str | None:
     """The reference answer without its wrapping: \\boxed{} or dollars around the whole."""
     boxes = final_boxes(answer[-2 * MAX_ANSWER :])
     text = ", ".join(boxes) if boxes else answer.strip()
+    text = text[:-1] if text.endswith("$.") else text
     if len(text) > 1 and text[0] == text[-1] == "$" and text.strip("$") and "$" not in text.strip("$"):
         text = text.strip("$")
     return text if text and len(text) <= MAX_ANSWER else None

@@ -100,7 +100,11 @@ def explain(config: RewardConfig, response: Response) -> Score:
         return scorer.score([response])[0]
 
 
-def build_reward(config: RewardConfig) -> Callable[[str, str], float]:
-    """(response, reference answer) -> the reward that trains, NaN when it failed. One at a time; `Scorer` is faster."""
+RewardFunction = Callable[[str, str], float]
+"""(response, reference answer) -> the reward that trains, NaN when it failed."""
+
+
+def build_reward(config: RewardConfig) -> RewardFunction:
+    """One response at a time and what trains only; a `Scorer` is faster and tells the accuracy and the parts."""
     scorer = Scorer(config, workers=1)
     return lambda response, answer: scorer.score([Response(response, answer)])[0].reward

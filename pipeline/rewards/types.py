@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,21 @@ class Score:
     def failed(self) -> bool:
         return math.isnan(self.reward) or math.isnan(self.accuracy)
 
+    @property
+    def told(self) -> str:
+        """The parts as JSON: {name: {value, why, extracted, expected, accuracy}}; null is failed, or not there."""
+        parts = {
+            name: {
+                "value": None if v.failed else v.value,
+                "why": v.why,
+                "extracted": v.extracted,
+                "expected": v.expected,
+                "accuracy": v.accuracy,
+            }
+            for name, v in self.parts.items()
+        }
+        return json.dumps(parts, ensure_ascii=False)
+
 
 Question = tuple[str, ...]
 """What is left to find out about a response, where that takes more than a look. Equal questions, equal verdicts."""
@@ -108,5 +124,7 @@ class Reward(Section):
 
 def shown(text: str, limit: int = SHOWN) -> str:
     """The text as an explanation may repeat it on a terminal or a page: no control characters, not too long."""
+    if len(text) <= limit and text.isprintable():
+        return text
     clean = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text[:limit])
     return clean if len(text) <= limit else f"{clean}... ({len(text):,} characters)"

@@ -10,6 +10,7 @@ from pipeline.rewards.exact import ExactReward
 from pipeline.rewards.formatting import FormatReward
 from pipeline.rewards.function import FunctionReward
 from pipeline.rewards.gsm8k import Gsm8kReward
+from pipeline.rewards.gym import ReasoningGymReward
 from pipeline.rewards.judge import JudgeReward
 from pipeline.rewards.maths import MathReward
 from pipeline.rewards.numeric import NumericReward
@@ -24,6 +25,7 @@ JudgingReward = (
     | ChoiceReward
     | CodeReward
     | FunctionReward
+    | ReasoningGymReward
     | JudgeReward
     | FormatReward
 )

@@ -165,3 +165,17 @@ def test_the_torch_engine_takes_uneven_mini_batches():
 def test_what_an_engine_holds_of_its_host(engine, devices, n_gpus):
     config = parse_config({**GOOD, "engine": engine})
     assert (config.engine.devices, config.engine.n_gpus) == (devices, n_gpus)
+
+
+def test_an_overlong_penalty_must_be_within_reach():
+    parts = [{"reward": {"name": "exact"}}, {"reward": {"name": "overlong", "max_tokens": 2000, "cache": 500}}]
+    reward = {"name": "sum", "parts": parts}
+    config = {"model": {"path": "m"}, "data": {"train": "t", "eval": "e"}, "reward": reward}
+    parse_config({**config, "sampling": {"max_new_tokens": 1501}})
+    with pytest.raises(ConfigProblems, match="starts beyond 1500 tokens, which no response reaches"):
+        parse_config({**config, "sampling": {"max_new_tokens": 1500}})
+    bad = {**config, "reward": {**reward, "parts": [*parts, {"reward": {"name": "numeric", "tolerence": 1}}]}}
+    with pytest.raises(ConfigProblems) as refused:
+        parse_config(bad)
+    (problem,) = refused.value.problems
+    assert problem.field == "reward.parts.2.reward.tolerence" and "did you mean 'tolerance'?" in problem.message

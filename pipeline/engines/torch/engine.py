@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from pipeline.engines.torch.model import load, save
 from pipeline.engines.torch.packing import microbatches, packed_logprobs
 from pipeline.engines.torch.sampler import Sample, sample
 from pipeline.prompts import Prompt
-from pipeline.rewards import Response, Scorer
+from pipeline.rewards import Response, Score, Scorer
 
 TOKENIZER_FILES = ("tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
                    "chat_template*", "generation_config.json")  # fmt: skip
@@ -90,7 +91,8 @@ class Engine:
     # --- sampling ----------------------------------------------------------------------------------------------
 
     def generate(self, plan: Plan) -> list[Group]:
-        """The plan's groups, in order. `Rollout.data` has "text", "tokens" (int32 [T]), "logprobs" (float32 [T])."""
+        """The plan's groups, in order. Data of each rollout: text, tokens (int32 [T]), logprobs (float32 [T]), verdicts
+        (JSON)."""
         if plan.round == 1:
             self.seconds = dict.fromkeys(PHASES, 0.0)
         if not plan.requests:
@@ -108,29 +110,35 @@ class Engine:
         )
         sampled = time.perf_counter()
         asked = [self.prompts[request.prompt] for request in plan.requests]
-        rewards, accuracy = self._score(asked, answers)
-        groups, end = [], 0
+        scores = iter(self._score(asked, answers))
+        groups = []
         for request, samples in zip(plan.requests, answers, strict=True):
-            start_at, end = end, end + len(samples)
-            lengths = np.array([len(s.tokens) for s in samples])
-            data = [{"text": self.decode(s.tokens), "tokens": s.tokens, "logprobs": s.logprobs} for s in samples]
-            steps = np.full(len(samples), plan.step)
-            groups.append(Group(request, Rollouts(rewards[start_at:end], accuracy[start_at:end], lengths, steps, data)))
+            own = list(itertools.islice(scores, len(samples)))
+            data = [
+                {"text": self.decode(s.tokens), "tokens": s.tokens, "logprobs": s.logprobs, "verdicts": score.told}
+                for s, score in zip(samples, own, strict=True)
+            ]
+            rollouts = Rollouts(
+                rewards=np.array([score.reward for score in own]),
+                success=np.array([score.accuracy for score in own]),
+                n_tokens=np.array([len(s.tokens) for s in samples]),
+                steps=np.full(len(samples), plan.step),
+                data=data,
+            )
+            groups.append(Group(request, rollouts))
         self.seconds["generate"] += sampled - start
         self.seconds["reward"] += time.perf_counter() - sampled
         return groups
 
-    def _score(
-        self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Sample]]
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """What trains and what judges, each float64 [all samples in order], NaN where the reward failed."""
-        responses = [
-            Response(self.decode(s.tokens), prompt.answer, prompt.text, len(s.tokens))
-            for prompt, samples in zip(prompts, answers, strict=True)
-            for s in samples
-        ]
-        scores = self.scorer.score(responses)
-        return np.array([s.reward for s in scores]), np.array([s.accuracy for s in scores])
+    def _score(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Sample]]) -> list[Score]:
+        """Of all samples of all prompts, in order."""
+        return self.scorer.score(
+            [
+                Response(self.decode(s.tokens), prompt.answer, prompt.text, len(s.tokens))
+                for prompt, samples in zip(prompts, answers, strict=True)
+                for s in samples
+            ]
+        )
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt in the chat template, ready for the answer. Kept, for prompts come again."""
@@ -174,7 +182,8 @@ class Engine:
             generator=self._generator(step, 0),  # training rounds count from 1
             greedy=greedy,
         )
-        accuracy_P_S = self._score(prompts, answers)[1].reshape(len(prompts), samples)
+        scores = self._score(prompts, answers)
+        accuracy_P_S = np.array([score.accuracy for score in scores]).reshape(len(prompts), samples)
         scored_P = (~np.isnan(accuracy_P_S)).sum(1)
         mean_P = np.nansum(accuracy_P_S, axis=1) / np.where(scored_P, scored_P, np.nan)
         return mean_P, sum(len(s.tokens) for group in answers for s in group)
