@@ -92,9 +92,14 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "Pilot-Commit 4+12, 30% re-tests": pilot_commit(4, 12, retest_rate=0.3),
     "Pilot-Commit 4+12, uncorrected pilots": pilot_commit(4, 12) | {"off_policy_cap": None},
 }
-# Prompts of a pool by success rate before training: p <= 1/32, 0.125 <= p <= 0.75, p >= 15/16. The bundled one has 43%
-# in the middle; 9,000 prompts are enough that none comes twice before tens of thousands of rollouts.
-POOLS: dict[str, tuple[int, int, int]] = {"middle-20": (4500, 1800, 2700), "middle-10": (5400, 900, 2700)}
+# How many hard, middling and solved prompts a pool has, and up to and from which success rate before training (of 32
+# rollouts) a prompt is hard or solved; middling is 0.125 to 0.75. Of the bundled prompts 43% are. The pools are so large
+# that few prompts come twice.
+POOLS: dict[str, tuple[tuple[int, int, int], float, float]] = {
+    "middle-20": ((4500, 1800, 2700), 1 / 32, 15 / 16),
+    "middle-10": ((5400, 900, 2700), 1 / 32, 15 / 16),
+    "dead-80": ((3700, 1200, 1100), 0.0, 1.0),
+}
 # Rollouts of a step, roughly, so that every method is evaluated after about as many rollouts.
 PER_PASS = {"grpo": lambda m, b: b * m["n"], "dapo": lambda m, b: 2.0 * b * m["n"],
             "pilot_commit": lambda m, b: b * (m["n_commit"] + 2.5 * m["n_pilot"])}  # fmt: skip
@@ -120,7 +125,7 @@ def config(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dic
     }
 
 
-def write_pool(counts: tuple[int, int, int], path: Path) -> None:
+def write_pool(counts: tuple[int, int, int], hard: float, solved: float, path: Path) -> None:
     """A JSONL file with that many hard, middling and solved prompts. The middling ones are bundled prompts; of the
     others there are too few bundled ones, so more are generated, and 32 rollouts of each tell what it is."""
     from pipeline.bundled.make_prompts import generate
@@ -139,7 +144,7 @@ def write_pool(counts: tuple[int, int, int], path: Path) -> None:
     p, _ = Engine(settings, settings.engine, candidates).accuracy(candidates, 32, 1.0, greedy=False, step=0)
     is_bundled = np.arange(len(candidates)) < len(bundled)
     rng = np.random.default_rng(0)
-    kinds = [np.flatnonzero(w) for w in (p <= 1 / 32, (p >= 0.125) & (p <= 0.75) & is_bundled, p >= 15 / 16)]
+    kinds = [np.flatnonzero(w) for w in (p <= hard, (p >= 0.125) & (p <= 0.75) & is_bundled, p >= solved)]
     chosen = [candidates[i] for w, n in zip(kinds, counts, strict=True) for i in rng.choice(w, n, replace=False)]
     rows = [{"prompt": prompt.text, "answer": prompt.answer, "tags": list(prompt.tags)} for prompt in chosen]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -394,7 +399,7 @@ def main() -> int:
         pool = arguments.results.with_suffix(f".{arguments.pool}.jsonl").resolve()
         if not pool.exists():
             pool.parent.mkdir(parents=True, exist_ok=True)
-            write_pool(POOLS[arguments.pool], pool)
+            write_pool(*POOLS[arguments.pool], pool)
         methods = {n: s | {"data": {"train": str(pool)}} for n, s in methods.items()}
     sweep = [(n, s, lr, seed) for seed in range(sweep_seeds) for lr in rates for n, s in methods.items()]
     results.ensure(sweep, rollouts, arguments.jobs)
