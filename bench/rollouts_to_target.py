@@ -93,8 +93,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "Pilot-Commit 4+12, uncorrected pilots": pilot_commit(4, 12) | {"off_policy_cap": None},
 }
 # How many hard, middling and solved prompts a pool has, and up to and from which success rate before training (of 32
-# rollouts) a prompt is hard or solved; middling is 0.125 to 0.75. Of the bundled prompts 43% are. The pools are so large
-# that few prompts come twice.
+# rollouts) a prompt is hard or solved; middling is 0.125 to 0.75, as 43% of the bundled prompts are. The pools are so
+# large that few prompts come twice.
 POOLS: dict[str, tuple[tuple[int, int, int], float, float]] = {
     "middle-20": ((4500, 1800, 2700), 1 / 32, 15 / 16),
     "middle-10": ((5400, 900, 2700), 1 / 32, 15 / 16),
