@@ -308,18 +308,11 @@ def tell(summary: dict[str, Any]) -> str:
     methods = summary["methods"]
     compared = [b for b in ("best GRPO", "GRPO of the same n", "DAPO, discards", "DAPO, keeps")
                 if any(b in row["fewer_than"] for row in methods.values())]  # fmt: skip
-    columns = [
-        "method",
-        "lr",
-        *(f"to {t:.0%}" for t in TARGETS),
-        f"tokens to {MIDDLE:.0%}",
-        "seconds",
-        "late",
-        "greedy",
-    ]
+    reaching = [f"to {t:.0%}" for t in TARGETS]
+    columns = ["method", "lr", *reaching, f"tokens to {MIDDLE:.0%}", "seconds", "late", "greedy"]
     lines = [
-        f"Medians of {summary['seeds']} seeds at each method's best learning rate, {summary['rollouts']:,} rollouts; late: "
-        "sampled and greedy accuracy over the last quarter.",
+        f"Medians of {summary['seeds']} seeds at each method's best learning rate, {summary['rollouts']:,} rollouts. "
+        "Late: sampled and greedy accuracy over the last quarter.",
         "",
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
