@@ -83,7 +83,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "Pilot-Commit 2+14": pilot_commit(2, 14),
     "Pilot-Commit 4+4": pilot_commit(4, 4),
     "Pilot-Commit 2+6": pilot_commit(2, 6),
-    "Pilot-Commit 4+12, p_lower 0": pilot_commit(4, 12, p_lower=0.0),
     "Pilot-Commit 4+12, p_lower 0.3": pilot_commit(4, 12, p_lower=0.3),
     "Pilot-Commit 4+12, p_upper 0.5": pilot_commit(4, 12, p_upper=0.5),
     "Pilot-Commit 4+12, binding off": pilot_commit(4, 12, binding=False),
