@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
+import sqlalchemy as sa
 
-from api.client import ApiUnreachable, Client
+from api.client import ApiError, ApiUnreachable, Client
+from db.models import Delivery
 from tests.api.served import make_token
 
 HEAVY = ("torch", "transformers", "pandas", "pyarrow", "numpy", "streamlit", "celery.bin", "IPython", "pytest")
@@ -71,6 +74,56 @@ def test_the_served_api(database_url: str, broker_url: str) -> None:
         process.terminate()
         process.wait(15)
     assert process.returncode in (0, -15)
+
+
+def test_no_secret_is_logged(
+    database_url: str, broker_url: str, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by what goes well, what is refused, what fails, nor by the thread that tells webhooks."""
+    monkeypatch.setenv("PILOT_WEBHOOK_ALLOW", "127.0.0.1")
+    port, closed = free_port(), free_port()
+    process = subprocess.Popen([sys.executable, "-m", "api", "--port", str(port)], stderr=subprocess.PIPE, text=True)
+    secrets = [make_token(database_url), "pilot_" + "w" * 43, "sesame"]
+    secrets += [password for url in (database_url, broker_url) if (password := urlsplit(url).password)]
+    try:
+        with Client(f"http://127.0.0.1:{port}", secrets[0]) as client:
+            for _ in range(300):
+                try:
+                    client.healthz()
+                    break
+                except ApiUnreachable:
+                    time.sleep(0.1)
+            secrets.append(client.create_token("t").secret)
+            made = client._send("POST", "/api/v1/webhooks", json={"url": f"http://127.0.0.1:{closed}/sesame"}).json()
+            secrets.append(made["secret"])
+            client._send("POST", f"/api/v1/webhooks/{made['id']}/test")
+            with pytest.raises(ApiError):
+                client.create_run({"model": {"path": "/nowhere"}})
+        with Client(f"http://127.0.0.1:{port}", secrets[1]) as stranger, pytest.raises(ApiError):
+            stranger.list_runs()
+        deadline = time.monotonic() + 60
+        while True:  # until the webhook was tried
+            with engine.connect() as connection:
+                error = connection.execute(sa.select(Delivery.error)).scalar_one()
+            if error is not None:
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert "refused" in error and "sesame" not in error
+        with engine.begin() as connection:  # what the API does next fails
+            connection.execute(sa.text("ALTER TABLE runs RENAME TO gone"))
+        try:
+            with Client(f"http://127.0.0.1:{port}", secrets[0]) as client, pytest.raises(ApiError):
+                client.list_runs()
+        finally:
+            with engine.begin() as connection:
+                connection.execute(sa.text("ALTER TABLE gone RENAME TO runs"))
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=30)
+    assert "runs" in said, "something was logged"
+    for secret in secrets:
+        assert secret not in said
 
 
 @pytest.mark.parametrize(
