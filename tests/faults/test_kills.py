@@ -21,6 +21,7 @@ from db import tokens
 from tests.faults.conftest import PATIENCE_S, Platform
 from tests.worker.conftest import CONFIG
 
+pytestmark = pytest.mark.timeout(900)  # on a machine that is busy with other things, too
 SEED = os.environ.get("PILOT_FAULT_SEED", "1")
 RUNS, STEPS, STEP_S, KILLS = 5, 40, 0.15, 3
 

@@ -25,6 +25,7 @@ from tests.faults.conftest import Platform, wait_until
 from tests.worker.conftest import play
 from worker.queue import enqueue
 
+pytestmark = pytest.mark.timeout(900)  # on a machine that is busy with other things, too
 AWAY_S = float(os.environ.get("PILOT_FAULT_DB_AWAY_S", "15"))  # the promise is made for 60, and for an hour
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from safetensors.numpy import load_file
 
 from pipeline.checkpoint import load_state
@@ -20,6 +21,7 @@ from tests.faults.test_outages import real_config
 from worker import host
 from worker.settings import APP_ROOT
 
+pytestmark = pytest.mark.timeout(1800)  # it starts twenty real trainers
 KILLS, STEPS = 20, 24
 SEED = os.environ.get("PILOT_FAULT_SEED", "1")
 
@@ -76,13 +78,13 @@ def test_killed_twenty_times_and_bit_for_bit_the_same(tmp_path: Path) -> None:
                     time.sleep(0.01)
                 time.sleep(moment * 0.6)
             process.kill()
-        code = process.wait(120)
+        code = process.wait(300)
         assert code in (0, -signal.SIGKILL)
         kills += code == -signal.SIGKILL
         if code == 0:
             break
     assert kills == KILLS, f"it came to its end after {kills} kills: give it more steps"
-    assert reference.wait(120) == 0
+    assert reference.wait(600) == 0
     mine, theirs = standing(killed, attempt), standing(whole, 1)
     assert mine.keys() == theirs.keys() == set(range(1, STEPS + 1))
     for step, event in theirs.items():
