@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import subprocess
+import time
 from functools import cache
 
 from db.slots import Device
@@ -27,20 +28,32 @@ def environment(held: list[Device]) -> dict[str, str]:
     }
 
 
-@cache
 def found_gpus() -> list[Device]:
-    """Those of nvidia-smi, by number: not everything that reads CUDA_VISIBLE_DEVICES takes its longer names."""
+    """Those of nvidia-smi; none while it fails, and then it is asked again every minute: a driver may come late."""
+    global _ask_again_at
+    if time.monotonic() < _ask_again_at:
+        return []
+    try:
+        return _asked_gpus()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        log.error("nvidia-smi does not tell the GPUs of this host, so no run gets one: %s", error)
+        _ask_again_at = time.monotonic() + 60
+        return []
+
+
+_ask_again_at = 0.0
+
+
+@cache
+def _asked_gpus() -> list[Device]:
+    """By number: not everything that reads CUDA_VISIBLE_DEVICES takes the longer names."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     query = [program, "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        lines = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
-        rows = [[part.strip() for part in line.split(",")] for line in lines if line.strip()]
-        return [Device("cuda", index, f"{name}, {int(memory) // 1024} GiB") for index, name, memory in rows]
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        log.error("nvidia-smi does not tell the GPUs of this host, so no run gets one: %s", error)
-        return []
+    lines = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    rows = [[part.strip() for part in line.split(",")] for line in lines if line.strip()]
+    return [Device("cuda", index, f"{name}, {int(memory) // 1024} GiB") for index, name, memory in rows]
 
 
 def _label(name: str) -> str:

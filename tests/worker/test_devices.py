@@ -16,7 +16,8 @@ def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PILOT_SLOTS", "PILOT_GPUS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    devices.found_gpus.cache_clear()
+    devices._asked_gpus.cache_clear()
+    monkeypatch.setattr(devices, "_ask_again_at", 0.0)
 
 
 def nvidia_smi(folder: Path, script: str) -> None:
@@ -40,9 +41,13 @@ def test_gpus_that_nvidia_smi_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'"])
-def test_a_broken_driver_is_no_gpu(tmp_path: Path, script: str) -> None:
+def test_a_broken_driver_is_no_gpu(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     nvidia_smi(tmp_path, script)
     assert names("cuda") == []
+    nvidia_smi(tmp_path, "echo '0, NVIDIA H200, 143771'")
+    assert names("cuda") == [], "it is not asked all the time"
+    monkeypatch.setattr(devices, "_ask_again_at", 0.0)
+    assert names("cuda") == ["0"], "a driver may come late"
 
 
 @pytest.mark.parametrize(
