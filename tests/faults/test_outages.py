@@ -21,7 +21,7 @@ from pipeline import rundir
 from pipeline.checkpoint import load_state
 from pipeline.config import parse_config
 from pipeline.events import StepFinished, events_path, read_events
-from tests.faults.conftest import Platform, wait_until
+from tests.faults.conftest import PATIENCE_S, Platform, wait_until
 from tests.worker.conftest import play
 from worker.queue import enqueue
 
@@ -199,7 +199,7 @@ def test_a_full_disk_stops_the_run_with_its_reason_and_the_last_checkpoint_intac
     filler.unlink()
     with Session(platform.engine) as session, session.begin():
         runs.request_resume(session, run_id)
-    platform.wait_for(run_id, lambda run: run.step > step, timeout_s=150)
+    platform.wait_for(run_id, lambda run: (run.attempt, run.state) == (2, "running") and run.step > step, PATIENCE_S)
     platform.request_stop(run_id)
     platform.wait_for_end([run_id], "stopped")
     assert platform.attempts(run_id)[1].from_step == step

@@ -84,6 +84,13 @@ if mode in ("stubborn", "silent_child"):
     subprocess.run([sys.executable, "-c", quiet], check=True)
 
 
+def save(step: int) -> None:
+    """Whole or not at all, whenever we are killed."""
+    draft = run_dir / f"saved.{os.getpid()}"
+    draft.write_text(str(step))
+    draft.replace(saved)
+
+
 def sampled_before() -> tuple[int, dict[int, int]]:
     """Rollouts of all earlier attempts, and per step that stands."""
     total, live = 0, dict[int, int]()
@@ -131,12 +138,12 @@ while (step < steps or mode == "greedy") and not stop_asked:
             file.write("not an event\n")
         time.sleep(5)  # the next event would lie over it
     if (mode == "crash" and step == 2) or (mode in ("good", "greedy") and step % 2 == 0):
-        saved.write_text(str(step))
+        save(step)
         events.append(logs.checkpoint(step))
     if mode in ("crash", "always_crash") and step == 4 and (attempt == 1 or mode == "always_crash"):
         print("out of luck", file=sys.stderr)
         os._exit(3)
-saved.write_text(str(step))
+save(step)
 events.append(logs.checkpoint(step))
 if mode == "silent_end":
     sys.exit(EXIT_SILENT)
