@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,7 +38,7 @@ def write_rollouts(run_dir: Path, step: int, groups: list[Group], prompts: Promp
             "success": None if failed else success,
             "verdicts": data.get("verdicts"),
             "n_tokens": n_tokens,
-            "logprob": float(np.sum(data["logprobs"])),
+            "logprob": data["logprob"],
         }
         for group in groups
         for reward, success, failed, n_tokens, data in zip(

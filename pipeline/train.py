@@ -13,15 +13,17 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipeline.allocation import Allocator, Batch, Group, Plan
 from pipeline.checkpoint import load_state, save_checkpoint
-from pipeline.config import RunConfig, TorchEngine, load_config
+from pipeline.config import RunConfig, load_config
+from pipeline.engines import Engine, build_engine
 from pipeline.events import (
     EXIT_SILENT,
     AttemptFinished,
@@ -42,9 +44,6 @@ from pipeline.prompts import load_run_prompts
 from pipeline.rollouts import write_rollouts
 from pipeline.rundir import checkpoints
 from pipeline.step import build_allocator, training_step
-
-if TYPE_CHECKING:
-    from pipeline.engines.torch import Engine
 
 PROMPTS_PER_EVENT = 1000
 
@@ -69,31 +68,57 @@ class Recorder:
 class Trainer:
     """One attempt. Counters cover all attempts of the run."""
 
+    engine: Engine  # from `run` on
+
     def __init__(self, run_dir: Path, attempt: int, log: EventLog) -> None:
-        """Raises ConfigProblems, FileNotFoundError or ValueError when the run cannot start, saying why."""
-        self.run_dir, self.log = run_dir, log
+        """Reads the run's inputs and the newest checkpoint's state; the engine comes with `run`, for it may take long.
+
+        Raises ConfigProblems, FileNotFoundError or ValueError when the run cannot start, saying why.
+        """
+        self.run_dir, self.attempt, self.log = run_dir, attempt, log
         self.config: RunConfig = load_config(run_dir / "config.json")
         self.train_set, self.eval_set = load_run_prompts(self.config)
-        settings = self.config.engine
-        if not isinstance(settings, TorchEngine):
-            raise ValueError(f"engine.name {settings.name!r} cannot train yet; give engine.name torch")
-        from pipeline.engines.torch import Engine  # here, so that a faulty config is told before torch is loaded
-
-        self.engine = Engine(self.config, settings, self.train_set.prompts)
         self.allocator: Allocator = build_allocator(self.config, len(self.train_set))
         self.step = 0  # finished steps
         self.began, self.seconds_before = time.monotonic(), 0.0  # what earlier attempts took
         self.slowest = 0.0  # seconds of this attempt's longest step, with its evaluation and checkpoint
         self.evaluated_at, self.accuracy = -1, math.nan
         self.stop_requested = False
-        sampled_before = sampled_in_earlier_attempts(run_dir, attempt)
-        self._resume()
+        self.resume_from = self._load_state()
+
+    def _load_state(self) -> Path | None:
+        """Take up the newest checkpoint's state, all but the engine's. Returns its folder; None when there is none."""
+        found = checkpoints(self.run_dir)
+        if not found:
+            return None
+        self.step, folder = found[-1]
+        state = load_state(folder)
+        if state["prompts"] != self.train_set.digest:
+            raise ValueError(
+                f"the training prompts have changed since checkpoint {folder.name} was saved; "
+                "restore the file that config field data.train names, or start a new run"
+            )
+        self.allocator.load_state_dict(state["allocator"])
+        self.evaluated_at, self.accuracy = state["evaluated_at"], state.get("accuracy", math.nan)
+        return folder
+
+    def run(self) -> AttemptFinished:
+        """Trains until a budget is reached or a stop is asked for; returns the closing event."""
+        with closing(build_engine(self.config, self.train_set, self.eval_set, self.run_dir)) as self.engine:
+            if self.resume_from is not None:
+                self.engine.load(self.resume_from)
+            self.engine.keep(self.allocator.waiting)
+            self._tell_start()
+            return self._train()
+
+    def _tell_start(self) -> None:
+        sampled_before = sampled_in_earlier_attempts(self.run_dir, self.attempt)
         lost = add(count for step, count in sampled_before.live.items() if step > self.step)
         lost = add((lost, sampled_before.unfinished))
         self.spent = sampled_before.total
         self.log.append(
             AttemptStarted(
-                attempt=attempt,
+                attempt=self.attempt,
                 from_step=self.step,
                 lost=lost,
                 n_train=len(self.train_set),
@@ -103,21 +128,6 @@ class Trainer:
         )
         self._tell_prompts()
 
-    def _resume(self) -> None:
-        found = checkpoints(self.run_dir)
-        if not found:
-            return
-        step, folder = found[-1]
-        state = load_state(folder)
-        if state["prompts"] != self.train_set.digest:
-            raise ValueError(
-                f"the training prompts have changed since checkpoint {folder.name} was saved; "
-                "restore the file that config field data.train names, or start a new run"
-            )
-        self.allocator.load_state_dict(state["allocator"])
-        self.engine.load(folder)
-        self.step, self.evaluated_at, self.accuracy = step, state["evaluated_at"], state.get("accuracy", math.nan)
-
     def _tell_prompts(self) -> None:
         prompts = self.train_set.prompts
         for start in range(0, len(prompts), PROMPTS_PER_EVENT):
@@ -125,9 +135,8 @@ class Trainer:
             records = [PromptRecord(id=p.id, text=p.text, answer=p.answer, tags=list(p.tags)) for p in chunk]
             self.log.append(PromptsLoaded(dataset=self.train_set.digest, name=self.train_set.name, prompts=records))
 
-    def run(self) -> AttemptFinished:
-        """Trains until a budget is reached or a stop is asked for; returns the closing event."""
-        if self.step == 0:
+    def _train(self) -> AttemptFinished:
+        if self.evaluated_at < 0 and not self.stop_requested:
             self._evaluate()
         while (reason := self._why_end()) is None:
             start = time.monotonic()
@@ -190,16 +199,18 @@ class Trainer:
     def _train_one_step(self) -> None:
         recorder = Recorder(self.engine, self._tell_sampling)
         batch, stats = training_step(self.allocator, recorder, self.config, self._limit())
+        self.engine.keep(self.allocator.waiting)
         self.step = batch.step
         fates = {fate.value: Count(rollouts=n, tokens=t) for fate, (n, t) in batch.fates.items()}
         self.spent = add((self.spent, *fates.values()))
         write_rollouts(self.run_dir, self.step, recorder.groups, self.train_set)
         prompts = self.train_set.prompts
+        metrics = {**batch_metrics(batch), **stats}
         self.log.append(
             StepFinished(
                 step=self.step,
                 epoch=self.allocator.epoch,
-                metrics={**batch_metrics(batch), **stats},
+                metrics=metrics,
                 fates=fates,
                 buckets={bucket.value: n for bucket, n in self.allocator.bucket_counts().items()},
                 visits=[
@@ -220,6 +231,7 @@ class Trainer:
                 tokens=self.spent.tokens,
             )
         )
+        self.engine.record({**metrics, "rollouts": self.spent.rollouts, "tokens": self.spent.tokens}, self.step)
 
     def _evaluate(self) -> None:
         start = time.perf_counter()
@@ -230,11 +242,12 @@ class Trainer:
         if len(scored_P) == 0:
             raise ValueError("the reward failed on every held-out prompt: check the reward and the answers")
         stderr = float(scored_P.std(ddof=1) / math.sqrt(len(scored_P))) if len(scored_P) > 1 else 0.0
-        self.evaluated_at, self.accuracy = self.step, float(scored_P.mean())
+        greedy, self.accuracy = float(np.nanmean(greedy_P)), float(scored_P.mean())
+        self.evaluated_at = self.step
         self.log.append(
             EvaluationFinished(
                 step=self.step,
-                greedy_accuracy=float(np.nanmean(greedy_P)),
+                greedy_accuracy=greedy,
                 sampled_accuracy=self.accuracy,
                 stderr=stderr,
                 samples=settings.samples,
@@ -245,6 +258,7 @@ class Trainer:
                 seconds=time.perf_counter() - start,
             )
         )
+        self.engine.record({"greedy_accuracy": greedy, "sampled_accuracy": self.accuracy}, self.step)
 
     def _checkpoint(self) -> None:
         self.log.fsync()  # no checkpoint may be ahead of the events that led to it

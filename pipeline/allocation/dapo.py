@@ -9,6 +9,7 @@ the reference. After max_rounds passes the step trains on the groups that it has
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipeline.allocation.buffer import ReplayBuffer
 from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
-from pipeline.allocation.types import Batch, Bucket, Fate, Group, Move, Plan, Request, Stage, TrainGroup
+from pipeline.allocation.types import Batch, Bucket, Fate, Group, Move, Plan, Request, Rollouts, Stage, TrainGroup
 
 
 class Dapo:
@@ -60,6 +61,10 @@ class Dapo:
     @property
     def pass_rollouts(self) -> int:
         return min(self.gen_prompts, self.pool.n_prompts) * self.n
+
+    @property
+    def waiting(self) -> Iterable[Rollouts]:
+        return self.buffer.values()
 
     def plan(self, limit: int | None = None) -> Plan:
         draft = self._draft

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
-from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Stage, TrainGroup
+from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Rollouts, Stage, TrainGroup
 
 
 class Grpo:
@@ -30,6 +31,10 @@ class Grpo:
     @property
     def pass_rollouts(self) -> int:
         return min(self.batch_prompts, self.pool.n_prompts) * self.n
+
+    @property
+    def waiting(self) -> Iterable[Rollouts]:
+        return ()
 
     def plan(self, limit: int | None = None) -> Plan:
         if limit is not None and limit < self.pass_rollouts:

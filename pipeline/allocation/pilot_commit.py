@@ -20,7 +20,7 @@ docs/allocation.md tells where the published reference does otherwise, and why t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from pipeline.allocation.buffer import ReplayBuffer
 from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
-from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Stage, TrainGroup
+from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Rollouts, Stage, TrainGroup
 
 
 class PilotCommit:
@@ -80,6 +80,10 @@ class PilotCommit:
     def pass_rollouts(self) -> int:
         n_prompts = self.pool.n_prompts
         return min(self.batch_prompts, n_prompts) * self.n_commit + min(self.pilot_prompts, n_prompts) * self.n_pilot
+
+    @property
+    def waiting(self) -> Iterable[Rollouts]:
+        return self.buffer.values()
 
     def plan(self, limit: int | None = None) -> Plan:
         draft = self._draft

@@ -12,7 +12,7 @@ Shape suffixes: N rollouts of a group, G groups.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -224,6 +224,11 @@ class Allocator(Protocol):
     @property
     def pass_rollouts(self) -> int:
         """The most rollouts that one inference pass asks for: a budget with less left starts no further step."""
+        ...
+
+    @property
+    def waiting(self) -> Iterable[Rollouts]:
+        """Rollouts that a later step may train on: the replay buffer."""
         ...
 
     def plan(self, limit: int | None = None) -> Plan: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,8 +91,8 @@ class Engine:
     # --- sampling ----------------------------------------------------------------------------------------------
 
     def generate(self, plan: Plan) -> list[Group]:
-        """The plan's groups, in order. Data of each rollout: text, tokens (int32 [T]), logprobs (float32 [T]), verdicts
-        (JSON)."""
+        """The plan's groups, in order. Data of each rollout: text, logprob, tokens (int32 [T]), logprobs (float32 [T]),
+        verdicts (JSON)."""
         if plan.round == 1:
             self.seconds = dict.fromkeys(PHASES, 0.0)
         if not plan.requests:
@@ -115,7 +115,13 @@ class Engine:
         for request, samples in zip(plan.requests, answers, strict=True):
             own = list(itertools.islice(scores, len(samples)))
             data = [
-                {"text": self.decode(s.tokens), "tokens": s.tokens, "logprobs": s.logprobs, "verdicts": score.told}
+                {
+                    "text": self.decode(s.tokens),
+                    "logprob": float(s.logprobs.sum()),
+                    "tokens": s.tokens,
+                    "logprobs": s.logprobs,
+                    "verdicts": score.told,
+                }
                 for s, score in zip(samples, own, strict=True)
             ]
             rollouts = Rollouts(
@@ -309,6 +315,9 @@ class Engine:
 
     # --- checkpoints -------------------------------------------------------------------------------------------
 
+    def keep(self, waiting: Iterable[Rollouts]) -> None:
+        """Nothing to do: a rollout's tokens are in its `data`, and go when that goes."""
+
     def save(self, folder: Path) -> None:
         """Writes `policy/` (a Hugging Face folder that any tool loads) and `optimiser.pt` into `folder`."""
         policy = folder / "policy"
@@ -325,6 +334,12 @@ class Engine:
         state = torch.load(folder / "optimiser.pt", map_location=self.model.device, weights_only=True)
         self.optimiser.load_state_dict(state["optimiser"])
         self.updates = int(state["updates"])
+
+    def record(self, metrics: Mapping[str, float | None], step: int) -> None:
+        """This engine has no loggers of its own."""
+
+    def close(self) -> None:
+        """It started no process."""
 
 
 def lesson(group: TrainGroup, step: int) -> Lesson:

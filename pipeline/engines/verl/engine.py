@@ -1,0 +1,205 @@
+"""Plans in, groups out: pipeline.engines.Engine on verl. Owns the Ray that it starts and everything that runs in it.
+
+The loop, the allocation and the record of what happened are those of the torch engine. A rollout's tokens stay in
+TransferQueue, verl's store; its `data` has their keys, so that whatever fields an agent loop adds come along, and that
+a stored pilot is not copied through this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import ray
+import transfer_queue as tq
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.tracking import Tracking
+
+from pipeline.allocation import Batch, Group, Plan, Request, Rollouts
+from pipeline.config import RunConfig
+from pipeline.engines.verl import trainer as recipe
+from pipeline.engines.verl.trainer import PilotCommitTrainer, Row, Sample
+from pipeline.prompts import Prompt
+
+log = logging.getLogger(__name__)
+
+PHASES = ("generate", "reward", "update")
+
+
+class Engine:
+    """`config` is the run's, `verl` is what compose.py made of it."""
+
+    def __init__(
+        self, config: RunConfig, verl: DictConfig, prompts: Sequence[Prompt], env: Mapping[str, str], scratch: Path
+    ) -> None:
+        """env: what every process of this engine finds in its environment. scratch: Ray's own folder, removed at the
+        end. n_parameters: for the record."""
+        self.config, self.verl, self.prompts, self.scratch = config, verl, prompts, scratch
+        self.seconds = dict.fromkeys(PHASES, 0.0)  # of the training step under way
+        self.verl_metrics: dict[str, float] = {}  # of the last update
+        self.tracking: Tracking | None = None
+        try:
+            self._start_ray(env)
+            self.trainer = self._start_trainer()
+            self.tracking = Tracking(
+                project_name=verl.trainer.project_name,
+                experiment_name=verl.trainer.experiment_name,
+                default_backend=list(verl.trainer.logger),
+                config=OmegaConf.to_container(verl, resolve=True),
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_ray(self, env: Mapping[str, str]) -> None:
+        runtime_env = OmegaConf.merge(
+            get_ppo_ray_runtime_env(self.verl),
+            {"env_vars": {"TRANSFER_QUEUE_ENABLE": "1", **env}},
+            self.verl.ray_kwargs.ray_init.get("runtime_env") or {},
+        )
+        options = {**self.verl.ray_kwargs.ray_init, "runtime_env": runtime_env}
+        if self.config.engine.ray_address is None:
+            options |= {"address": "local", "_temp_dir": str(self.scratch)}
+        else:
+            options["address"] = "auto"
+        ray.init(**OmegaConf.to_container(OmegaConf.create(options)))
+
+    def _start_trainer(self) -> PilotCommitTrainer:
+        """What verl's own task runner does, in this process: signals, events and the exit status are ours."""
+        runner = TaskRunnerV1.__ray_metadata__.modified_class()
+        self.verl.transfer_queue.enable = True
+        OmegaConf.resolve(self.verl)
+        tq.init(self.verl.transfer_queue)
+        trainer: PilotCommitTrainer = get_trainer_cls(self.verl.trainer.v1.trainer_mode)(config=self.verl)
+        trainer.init()
+        runner.config, runner.trainer = self.verl, trainer
+        runner.init_agent_loop_manager()
+        trainer.agent_loop_manager = runner.agent_loop_manager
+        return trainer
+
+    @property
+    def n_parameters(self) -> int:
+        return 0
+
+    # --- sampling -----------------------------------------------------------------------------------------------
+
+    def generate(self, plan: Plan) -> list[Group]:
+        """The plan's groups, in order. `Rollouts.data`: "text", "logprob", and the "keys" and "tags" of the rollout's
+        trajectories in TransferQueue; none where sampling failed."""
+        if plan.round == 1:
+            self.seconds = dict.fromkeys(PHASES, 0.0)
+        if not plan.requests:
+            return []
+        start = time.perf_counter()
+        answers = self.trainer.sample(
+            [row_of(r.prompt, self.prompts[r.prompt]) for r in plan.requests],
+            [r.n for r in plan.requests],
+            plan.step,
+            greedy=False,
+            validate=False,
+        )
+        self.seconds["generate"] += time.perf_counter() - start
+        return [group_of(request, found, plan.step) for request, found in zip(plan.requests, answers, strict=True)]
+
+    def accuracy(
+        self, prompts: Sequence[Prompt], samples: int, temperature: float, greedy: bool, step: int
+    ) -> tuple[npt.NDArray[np.float64], int]:
+        """Mean reward per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled.
+
+        `temperature` is that of verl's `val_kwargs`, which compose.py takes from the same place."""
+        rows = [row_of(i, prompt) for i, prompt in enumerate(prompts)]
+        answers = self.trainer.sample(rows, [samples] * len(rows), step, greedy=greedy, validate=not greedy)
+        rewards = [[s.reward for s in found if not math.isnan(s.reward)] for found in answers]
+        mean_P = np.array([np.mean(r) if r else np.nan for r in rewards])
+        return mean_P, sum(s.n_tokens for found in answers for s in found)
+
+    # --- learning -----------------------------------------------------------------------------------------------
+
+    def update(self, batch: Batch) -> dict[str, float | None]:
+        """`mini_batches` optimiser updates on the batch, each on whole groups, as on the torch engine and on the same
+        groups in the same order. A batch of none updates nothing."""
+        start = time.perf_counter()
+        order = np.random.default_rng([self.config.seed, batch.step]).permutation(len(batch.groups))
+        parts = [part for part in np.array_split(order, self.config.update.mini_batches) if len(part)]
+        rows = [
+            Row(key, tag, advantage, number)
+            for number, part in enumerate(parts)
+            for group in (batch.groups[i] for i in part)
+            for data, advantage in zip(group.rollouts.data, group.advantages.tolist(), strict=True)
+            for key, tag in zip(data["keys"], data["tags"], strict=True)
+        ]
+        told = self.verl_metrics = self.trainer.learn(rows, batch.step) if rows else {}
+        self.seconds["update"] += time.perf_counter() - start
+        return {
+            "loss": told.get("actor/pg_loss"),
+            "grad_norm": told.get("actor/grad_norm"),
+            "entropy": told.get("actor/entropy"),
+            "clip_fraction": told.get("actor/pg_clipfrac"),
+            "learning_rate": told.get("actor/lr"),
+            "off_policy_kl": told.get("rollout_corr/kl"),
+            **{f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()},
+        }
+
+    def record(self, metrics: Mapping[str, float | None], step: int) -> None:
+        assert self.tracking is not None
+        told = {f"pilot_commit/{name}": value for name, value in metrics.items() if value is not None}
+        self.tracking.log(data={**told, **self.verl_metrics}, step=step)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    def keep(self, waiting: Iterable[Rollouts]) -> None:
+        self.trainer.keep({key for rollouts in waiting for data in rollouts.data for key in data["keys"]})
+
+    def save(self, folder: Path) -> None:
+        self.trainer.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.trainer.load(folder)
+
+    def close(self) -> None:
+        """Ends Ray and all that runs in it, whatever state it is in."""
+        if self.tracking is not None:
+            self.tracking.finish(exit_code=0)
+        if ray.is_initialized():
+            tq.close()
+            ray.shutdown()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def row_of(index: int, prompt: Prompt) -> dict[str, Any]:
+    """A prompt as verl's agent loops and reward managers know it."""
+    return {
+        "raw_prompt": [{"role": "user", "content": prompt.text}],
+        "data_source": "pilot_commit",
+        "reward_model": {"style": "rule", "ground_truth": prompt.answer},
+        "extra_info": {"index": index, "id": prompt.id, "tags": list(prompt.tags)},
+        "index": index,
+        "tools_kwargs": {},
+        "interaction_kwargs": {},
+    }
+
+
+def group_of(request: Request, found: Sequence[Sample], step: int) -> Group:
+    """The samples as a group; those missing of request.n failed, and so did their rewards."""
+    missing = request.n - len(found)
+    nan, nothing = [math.nan] * missing, [{"text": "", "logprob": math.nan, "keys": [], "tags": []}] * missing
+    return Group(
+        request,
+        Rollouts(
+            rewards=np.array([s.reward for s in found] + nan),
+            success=np.array([s.acc for s in found] + nan),
+            n_tokens=np.array([s.n_tokens for s in found] + [0] * missing),
+            steps=np.full(request.n, step),
+            data=[{"text": s.text, "logprob": s.logprob, "keys": s.keys, "tags": s.tags} for s in found] + nothing,
+        ),
+    )

@@ -1,0 +1,85 @@
+"""Before the engine starts: what can be checked in seconds, and the environment that verl reads when it is imported."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pipeline.config import ROOT, RunConfig, VerlEngine
+from pipeline.engines import Engine
+from pipeline.prompts import PromptSet
+
+
+def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: PromptSet, run_dir: Path) -> Engine:
+    """The running engine. Raises ValueError or OSError that says what to change when it cannot run."""
+    scratch = make_scratch(run_dir)
+    env = environment(settings, run_dir, scratch)
+    os.environ.update(env)
+    # Ray takes SIGTERM for itself when it is imported. It is ours, also if it comes meanwhile.
+    handler = signal.getsignal(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        from pipeline.engines.verl.compose import compose
+        from pipeline.engines.verl.engine import Engine as Verl
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    return Verl(config, compose(config, run_dir), train.prompts, env, scratch)
+
+
+def make_scratch(run_dir: Path) -> Path:
+    """An empty folder for what runs on this machine. Always the same for a run: a killed attempt's is used again.
+
+    Ray's sockets are in it, and the system allows a socket's path 107 bytes, of which Ray needs about 65.
+    """
+    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 16 else "/tmp"
+    name = hashlib.sha256(f"{os.getuid()}:{run_dir.resolve()}".encode()).hexdigest()[:10]
+    scratch = Path(parent) / f"pilot-{name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700)
+    return scratch
+
+
+def environment(settings: VerlEngine, run_dir: Path, scratch: Path) -> dict[str, str]:
+    """For this process and all that it starts, on whatever machine."""
+    path = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    env = {
+        "VERL_USE_EXTERNAL_MODULES": "pipeline.engines.verl.plugin",
+        "TENSORBOARD_DIR": str(run_dir / "tensorboard"),
+        "VERL_FILE_LOGGER_PATH": str(run_dir / "metrics.jsonl"),
+        "WANDB_DIR": str(run_dir),
+        # The model is a folder: nobody has to ask a hub for it.
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    if settings.device == "cpu":
+        env |= {
+            "VERL_PLATFORM": "cpu",
+            "VERL_ENGINE_DEVICE": "cuda",  # see cpu.py
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }
+        path.insert(0, str(vllm_by_its_name(scratch)))
+    return env | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def vllm_by_its_name(scratch: Path) -> Path:
+    """A folder for the Python path in which the package "vllm" has a version: that of "vllm-cpu".
+
+    The CPU build of vLLM brings the same modules under another package name, and verl asks for "vllm" by name.
+    """
+    folder = scratch / "packages"
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        info = folder / f"vllm-{version('vllm-cpu')}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}\n")
+    return folder
