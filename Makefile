@@ -56,10 +56,10 @@ test-fast: $(DONE)/dev
 	@echo "== test-fast: units, and the whole path on real services"
 	@OMP_NUM_THREADS=1 $(PYTEST) tests -m "not browser" --ignore=tests/verl --ignore=tests/faults -n $(JOBS) --dist loadfile
 
-test-verl: $(DONE)/dev
-	@echo "== test-verl"
-	@if compgen -G "tests/verl/test_*.py" > /dev/null; then $(PYTEST) tests/verl; \
-	else echo "The verl engine arrives with a later change; there is nothing to test here yet."; fi
+# One after the other: each scenario is a whole Ray with vLLM, and takes both cores.
+test-verl: $(DONE)/verl
+	@echo "== test-verl: the verl engine for real, on the CPU"
+	@$(PYTEST) tests/verl
 
 test-faults: $(DONE)/dev
 	@echo "== test-faults: parts are killed, cut off and filled up; nothing may be lost, doubled or left behind"
@@ -121,4 +121,9 @@ $(DONE)/run: $(DONE)/torch requirements/platform.txt
 $(DONE)/dev: $(DONE)/run requirements/dev.txt
 	@echo "Installing test tools ..."
 	@$(PIP_INSTALL) --no-deps -r requirements/dev.txt
+	@touch $@
+
+$(DONE)/verl: $(DONE)/dev requirements/verl.txt
+	@echo "Installing verl, Ray and vLLM ..."
+	@$(PIP_INSTALL) --no-deps -r requirements/verl.txt
 	@touch $@

@@ -23,7 +23,7 @@ import numpy as np
 from pipeline.allocation import Allocator, Batch, Group, Plan
 from pipeline.checkpoint import load_state, save_checkpoint
 from pipeline.config import RunConfig, load_config
-from pipeline.engines import Engine, build_engine
+from pipeline.engines.build import Engine, build_engine
 from pipeline.events import (
     EXIT_SILENT,
     AttemptFinished,

@@ -25,7 +25,6 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OURS = {
     "data.prompt_key": "pipeline.prompts",
     "data.answer_key": "pipeline.prompts",
-    "reward": "pipeline.rewards, called by verl's reward workers",
     "method": "the allocator",
     "selection": "pipeline.step",
     "evaluation.every": "the trainer's loop",
@@ -54,6 +53,10 @@ RECIPE: dict[str, tuple[Any, str]] = {
     f"{ACTOR}.ppo_epochs": (1, "every method makes update.mini_batches updates a step"),
     f"{ACTOR}.use_dynamic_bsz": (True, "groups differ in size, and fixed micro-batches must divide evenly"),
     f"{ROLLOUT}.calculate_log_probs": (True, "a stored pilot keeps the log-probs that it was sampled with"),
+    f"{ROLLOUT}.agent.agent_loop_manager_class": (
+        "pipeline.engines.verl.sampling.AgentLoopManager",
+        "the recipe asks these workers why sampling failed",
+    ),
 }
 
 # Where our default is not verl's. Overrides may change these.
@@ -63,6 +66,11 @@ DEFAULTS: dict[str, Any] = {
     f"{ACTOR}.use_kl_loss": False,
     f"{ROLLOUT}.name": "vllm",
     f"{ROLLOUT}.agent.num_workers": 8,
+    f"{ACTOR}.clip_ratio_c": 1e9,  # verl's second bound, for negative advantages: the torch engine and DAPO have none
+    f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+    "reward.custom_reward_function.path": "pkg://pipeline.engines.verl.reward",
+    "reward.custom_reward_function.name": "compute_score",
+    "transfer_queue.backend.SimpleStorage.total_storage_size": None,  # as many rollouts as a step and the buffer need
 }
 FSDP2 = {f"{ACTOR}.strategy": "fsdp2"}
 
@@ -116,6 +124,7 @@ def settings(config: RunConfig) -> list[tuple[str, Any, str]]:
         ("data.max_prompt_length", engine.max_prompt_tokens, "engine.max_prompt_tokens"),
         ("data.max_response_length", sampling.max_new_tokens, "sampling.max_new_tokens"),
         ("data.train_batch_size", update.batch_prompts, "update.batch_prompts"),
+        ("reward.custom_reward_function.reward_kwargs.reward", config.reward.model_dump_json(), "reward"),
         ("data.seed", config.seed, "seed"),
         (f"{ROLLOUT}.seed", config.seed, "seed"),
         (f"{ACTOR}.data_loader_seed", config.seed, "seed"),

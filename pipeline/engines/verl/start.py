@@ -6,12 +6,13 @@ import hashlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pipeline.config import ROOT, RunConfig, VerlEngine
-from pipeline.engines import Engine
+from pipeline.engines.build import Engine
 from pipeline.prompts import PromptSet
 
 
@@ -66,20 +67,23 @@ def environment(settings: VerlEngine, run_dir: Path, scratch: Path) -> dict[str,
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         }
-        path.insert(0, str(vllm_by_its_name(scratch)))
+        path.append(str(vllm_by_its_name(scratch)))
     return env | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def vllm_by_its_name(scratch: Path) -> Path:
-    """A folder for the Python path in which the package "vllm" has a version: that of "vllm-cpu".
+    """A folder for the Python path in which the package "vllm" has a version.
 
-    The CPU build of vLLM brings the same modules under another package name, and verl asks for "vllm" by name.
+    The CPU build of vLLM brings the same modules as the package "vllm-cpu", and verl asks for the version of "vllm".
+    vLLM itself then reads from it as well, and takes "+cpu" in it to mean that it runs on the CPU.
     """
     folder = scratch / "packages"
     try:
         version("vllm")
     except PackageNotFoundError:
-        info = folder / f"vllm-{version('vllm-cpu')}.dist-info"
+        number = f"{version('vllm-cpu')}+cpu"
+        info = folder / f"vllm-{number}.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {number}\n")
+        sys.path.append(str(folder))  # for this process, which has read PYTHONPATH already
     return folder

@@ -129,7 +129,8 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
         tags = self._wait(set(uids), partition)
         tq.kv_clear(keys=uids, partition_id=partition)
         if all(tags[uid]["status"] == "failure" for uid in uids):
-            raise RuntimeError("sampling failed for every prompt of a pass; the log of the run says why")
+            errors = ray.get([worker.last_error.remote() for worker in self.agent_loop_manager.agent_loop_workers])
+            raise RuntimeError(f"sampling failed for every prompt of a pass: {max(errors)}")
         # A trajectory's key is {uid}_{session}_{index}.
         sessions: dict[tuple[str, int], list[tuple[int, str]]] = {}
         for key in tags.keys() - set(uids):
@@ -155,10 +156,9 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
             for key, mask, logprob in zip(every, masks, logprobs, strict=True)
         }
         data = tq.kv_batch_get(last, partition, select_fields=["rm_scores", "extra_fields"])
+        extras = [getattr(extra, "data", extra) for extra in data["extra_fields"]]
         samples = []
-        for keys, scores, extra in zip(
-            sessions, data["rm_scores"].unbind(), data["extra_fields"].tolist(), strict=True
-        ):
+        for keys, scores, extra in zip(sessions, data["rm_scores"].unbind(), extras, strict=True):
             told = extra.get("reward_extra_info", {})
             # rm_scores is float32; our own reward function tells its value exactly.
             reward = float(told.get("score", scores.sum()))
