@@ -37,7 +37,7 @@ def enable() -> None:
 
 
 def _device_module() -> ModuleType:
-    """torch.cpu, and beside it what verl calls on torch.cuda: nothing to synchronise or empty; memory is the process's."""
+    """torch.cpu and what verl calls on torch.cuda: nothing to synchronise or empty; memory is the process's."""
     module = ModuleType("verl_cpu_device")
     module.__dict__.update({name: value for name, value in vars(torch.cpu).items() if not name.startswith("__")})
 

@@ -20,31 +20,48 @@ import numpy.typing as npt
 import ray
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import RayError
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.tracking import Tracking
 
 from pipeline.allocation import Batch, Group, Plan, Request, Rollouts
-from pipeline.config import RunConfig
-from pipeline.engines.verl import trainer as recipe
+from pipeline.config import RunConfig, VerlEngine
+from pipeline.engines.verl.sampling import in_words
 from pipeline.engines.verl.trainer import PilotCommitTrainer, Row, Sample
 from pipeline.prompts import Prompt
 
 log = logging.getLogger(__name__)
 
-PHASES = ("generate", "reward", "update")
+PHASES = ("generate", "reward", "update")  # rewards are computed beside sampling: their time is in "generate"
+METRICS = {
+    "loss": "actor/pg_loss",
+    "grad_norm": "actor/grad_norm",
+    "entropy": "actor/entropy",
+    "clip_fraction": "actor/pg_clipfrac",
+    "learning_rate": "actor/lr",
+    "off_policy_kl": "rollout_corr/kl",  # of the sampling policies from the one that is trained, per token
+}
 
 
 class Engine:
     """`config` is the run's, `verl` is what compose.py made of it."""
 
     def __init__(
-        self, config: RunConfig, verl: DictConfig, prompts: Sequence[Prompt], env: Mapping[str, str], scratch: Path
+        self,
+        config: RunConfig,
+        settings: VerlEngine,
+        verl: DictConfig,
+        prompts: Sequence[Prompt],
+        n_parameters: int,
+        env: Mapping[str, str],
+        scratch: Path,
     ) -> None:
         """env: what every process of this engine finds in its environment. scratch: Ray's own folder, removed at the
-        end. n_parameters: for the record."""
-        self.config, self.verl, self.prompts, self.scratch = config, verl, prompts, scratch
+        end. Raises ValueError that says why it could not start; nothing of it is left then."""
+        self.config, self.settings, self.verl, self.prompts = config, settings, verl, prompts
+        self.n_parameters, self.scratch = n_parameters, scratch
         self.seconds = dict.fromkeys(PHASES, 0.0)  # of the training step under way
         self.verl_metrics: dict[str, float] = {}  # of the last update
         self.tracking: Tracking | None = None
@@ -57,8 +74,10 @@ class Engine:
                 default_backend=list(verl.trainer.logger),
                 config=OmegaConf.to_container(verl, resolve=True),
             )
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, RayError):
+                raise ValueError(f"verl could not start: {in_words(error)}; the log of the run has more") from error
             raise
 
     def _start_ray(self, env: Mapping[str, str]) -> None:
@@ -68,7 +87,7 @@ class Engine:
             self.verl.ray_kwargs.ray_init.get("runtime_env") or {},
         )
         options = {**self.verl.ray_kwargs.ray_init, "runtime_env": runtime_env}
-        if self.config.engine.ray_address is None:
+        if self.settings.ray_address is None:
             options |= {"address": "local", "_temp_dir": str(self.scratch)}
         else:
             options["address"] = "auto"
@@ -86,10 +105,6 @@ class Engine:
         runner.init_agent_loop_manager()
         trainer.agent_loop_manager = runner.agent_loop_manager
         return trainer
-
-    @property
-    def n_parameters(self) -> int:
-        return 0
 
     # --- sampling -----------------------------------------------------------------------------------------------
 
@@ -141,12 +156,7 @@ class Engine:
         told = self.verl_metrics = self.trainer.learn(rows, batch.step) if rows else {}
         self.seconds["update"] += time.perf_counter() - start
         return {
-            "loss": told.get("actor/pg_loss"),
-            "grad_norm": told.get("actor/grad_norm"),
-            "entropy": told.get("actor/entropy"),
-            "clip_fraction": told.get("actor/pg_clipfrac"),
-            "learning_rate": told.get("actor/lr"),
-            "off_policy_kl": told.get("rollout_corr/kl"),
+            **{ours: float(told[theirs]) if theirs in told else None for ours, theirs in METRICS.items()},
             **{f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()},
         }
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pipeline.config import ROOT, RunConfig, VerlEngine
 from pipeline.engines.build import Engine
+from pipeline.engines.verl.checks import check
+from pipeline.engines.verl.compose import compose
 from pipeline.prompts import PromptSet
 
 
@@ -21,16 +23,21 @@ def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: P
     scratch = make_scratch(run_dir)
     env = environment(settings, run_dir, scratch)
     os.environ.update(env)
-    # Ray takes SIGTERM for itself when it is imported. It is ours, also if it comes meanwhile.
-    handler = signal.getsignal(signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        from pipeline.engines.verl.compose import compose
-        from pipeline.engines.verl.engine import Engine as Verl
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    return Verl(config, compose(config, run_dir), train.prompts, env, scratch)
+        # Ray takes SIGTERM for itself when it is imported. It is ours, also if it comes meanwhile.
+        handler = signal.getsignal(signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            n_parameters = check(config, settings, (*train.prompts, *held_out.prompts))
+            verl = compose(config, run_dir)
+            from pipeline.engines.verl.engine import Engine as Verl
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return Verl(config, settings, verl, train.prompts, n_parameters, env, scratch)
 
 
 def make_scratch(run_dir: Path) -> Path:

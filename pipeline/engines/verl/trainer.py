@@ -130,7 +130,7 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
         tq.kv_clear(keys=uids, partition_id=partition)
         if all(tags[uid]["status"] == "failure" for uid in uids):
             errors = ray.get([worker.last_error.remote() for worker in self.agent_loop_manager.agent_loop_workers])
-            raise RuntimeError(f"sampling failed for every prompt of a pass: {max(errors)}")
+            raise RuntimeError(f"sampling failed for every prompt of a pass: {max(errors)}; the log has more")
         # A trajectory's key is {uid}_{session}_{index}.
         sessions: dict[tuple[str, int], list[tuple[int, str]]] = {}
         for key in tags.keys() - set(uids):
@@ -281,10 +281,13 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
             tq.kv_clear(keys=sorted(stored - keys), partition_id=PARTITION)
 
     def save(self, folder: Path) -> None:
-        """`actor/` in verl's own format, and `trajectories/`, what `keep` left in TransferQueue."""
+        """`actor/` in verl's own format, `trajectories/` (what `keep` left in the store) and, with FSDP, `policy/`."""
         self.sleep()
         self.actor_rollout_wg.save_checkpoint(str(folder / "actor"), None, self.global_steps)
         tq.save_checkpoint(folder / "trajectories")
+        exported = folder / "actor" / "huggingface"
+        if any(exported.glob("*.safetensors")):
+            exported.rename(folder / "policy")
 
     def load(self, folder: Path) -> None:
         self.sleep()

@@ -21,6 +21,8 @@ def socket_key() -> str:
 class Adapter(ServerAdapter):  # type: ignore[misc]
     """The sending side, in the training worker."""
 
+    zmq_handle: str
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         job = ray.get_runtime_context().get_job_id()
