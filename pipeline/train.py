@@ -68,7 +68,7 @@ class Recorder:
 class Trainer:
     """One attempt. Counters cover all attempts of the run."""
 
-    engine: Engine  # from `run` on
+    engine: Engine  # from `train` on
 
     def __init__(self, run_dir: Path, attempt: int, log: EventLog) -> None:
         """Reads the run's inputs and the newest checkpoint's state; the engine comes with `run`, for it may take long.
@@ -104,12 +104,30 @@ class Trainer:
 
     def run(self) -> AttemptFinished:
         """Trains until a budget is reached or a stop is asked for; returns the closing event."""
-        with closing(build_engine(self.config, self.train_set, self.eval_set, self.run_dir)) as self.engine:
+        with closing(build_engine(self.config, self.train_set, self.eval_set, self.run_dir)) as engine:
             if self.resume_from is not None:
-                self.engine.load(self.resume_from)
-            self.engine.keep(self.allocator.waiting)
-            self._tell_start()
-            return self._train()
+                engine.load(self.resume_from)
+            return self.train(engine)
+
+    def train(self, engine: Engine) -> AttemptFinished:
+        """The same with an engine that is there, and loaded."""
+        self.engine = engine
+        engine.keep(self.allocator.waiting)
+        self._tell_start()
+        if self.evaluated_at < 0 and not self.stop_requested:
+            self._evaluate()
+        while (reason := self._why_end()) is None:
+            start = time.monotonic()
+            self._train_one_step()
+            if self.step % self.config.evaluation.every == 0:
+                self._evaluate()
+            if self.step % self.config.checkpoint.every == 0:
+                self._checkpoint()
+            self.slowest = max(self.slowest, time.monotonic() - start)
+        if not self.stop_requested and self.evaluated_at != self.step:
+            self._evaluate()
+        self._checkpoint()
+        return AttemptFinished(outcome="stopped" if self.stop_requested else "succeeded", reason=reason, step=self.step)
 
     def _tell_start(self) -> None:
         sampled_before = sampled_in_earlier_attempts(self.run_dir, self.attempt)
@@ -134,22 +152,6 @@ class Trainer:
             chunk = prompts[start : start + PROMPTS_PER_EVENT]
             records = [PromptRecord(id=p.id, text=p.text, answer=p.answer, tags=list(p.tags)) for p in chunk]
             self.log.append(PromptsLoaded(dataset=self.train_set.digest, name=self.train_set.name, prompts=records))
-
-    def _train(self) -> AttemptFinished:
-        if self.evaluated_at < 0 and not self.stop_requested:
-            self._evaluate()
-        while (reason := self._why_end()) is None:
-            start = time.monotonic()
-            self._train_one_step()
-            if self.step % self.config.evaluation.every == 0:
-                self._evaluate()
-            if self.step % self.config.checkpoint.every == 0:
-                self._checkpoint()
-            self.slowest = max(self.slowest, time.monotonic() - start)
-        if not self.stop_requested and self.evaluated_at != self.step:
-            self._evaluate()
-        self._checkpoint()
-        return AttemptFinished(outcome="stopped" if self.stop_requested else "succeeded", reason=reason, step=self.step)
 
     def _why_end(self) -> str | None:
         """Why no further step may start; None when one may. The budgets are hard: the next step must fit in."""

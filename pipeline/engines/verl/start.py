@@ -20,7 +20,11 @@ from pipeline.prompts import PromptSet
 
 def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: PromptSet, run_dir: Path) -> Engine:
     """The running engine. Raises ValueError or OSError that says what to change when it cannot run."""
-    scratch = make_scratch(run_dir)
+    if "verl" in sys.modules and "pipeline.engines.verl.plugin" not in sys.modules:
+        raise RuntimeError("verl was imported before its environment was set: its platform would be another one")
+    scratch = scratch_of(run_dir)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700)
     env = environment(settings, run_dir, scratch)
     os.environ.update(env)
     try:
@@ -40,17 +44,14 @@ def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: P
     return Verl(config, settings, verl, train.prompts, n_parameters, env, scratch)
 
 
-def make_scratch(run_dir: Path) -> Path:
-    """An empty folder for what runs on this machine. Always the same for a run: a killed attempt's is used again.
+def scratch_of(run_dir: Path) -> Path:
+    """The run's folder for what runs on this machine; always the same, so that a killed attempt leaves one at most.
 
     Ray's sockets are in it, and the system allows a socket's path 107 bytes, of which Ray needs about 65.
     """
     parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 16 else "/tmp"
     name = hashlib.sha256(f"{os.getuid()}:{run_dir.resolve()}".encode()).hexdigest()[:10]
-    scratch = Path(parent) / f"pilot-{name}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700)
-    return scratch
+    return Path(parent) / f"pilot-{name}"
 
 
 def environment(settings: VerlEngine, run_dir: Path, scratch: Path) -> dict[str, str]:

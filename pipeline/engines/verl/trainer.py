@@ -9,6 +9,7 @@ A trajectory (a row of TransferQueue, verl's store) is known here by its key; it
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -160,13 +161,14 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
         samples = []
         for keys, scores, extra in zip(sessions, data["rm_scores"].unbind(), extras, strict=True):
             told = extra.get("reward_extra_info", {})
-            # rm_scores is float32; our own reward function tells its value exactly.
+            # rm_scores is float32; a reward function that answers with a mapping tells its value exactly.
             reward = float(told.get("score", scores.sum()))
+            text = told.get("text")
             samples.append(
                 Sample(
                     keys=keys,
                     tags=[dict(tags[key]) for key in keys],
-                    text=str(told.get("text", "")),
+                    text=self._decode(keys[-1], partition) if text is None else str(text),
                     reward=reward,
                     acc=float(told.get("acc", reward)),
                     n_tokens=sum(counts[key] for key in keys),
@@ -174,6 +176,11 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
                 )
             )
         return samples
+
+    def _decode(self, key: str, partition: str) -> str:
+        """For reward functions other than ours, which hands the text back: it has it already."""
+        tokens = tq.kv_batch_get([key], partition, select_fields=["responses"])["responses"][0]
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
     def _wait(self, uids: set[str], partition: str) -> dict[str, Tag]:
         """Until these prompts are sampled. Returns the tags of everything in the partition."""
@@ -288,6 +295,8 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
         exported = folder / "actor" / "huggingface"
         if any(exported.glob("*.safetensors")):
             exported.rename(folder / "policy")
+            # verl's says bfloat16 whatever the weights beside it are.
+            shutil.copy(Path(self.config.actor_rollout_ref.model.path) / "config.json", folder / "policy")
 
     def load(self, folder: Path) -> None:
         self.sleep()

@@ -1,0 +1,141 @@
+"""The trainer as a process: killed between two steps and within a save, resumed, stopped; nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import psutil
+import pytest
+
+from pipeline.checkpoint import load_state
+from pipeline.engines.verl.start import scratch_of
+from pipeline.events import AttemptFinished, AttemptStarted, CheckpointSaved, StepFinished, events_path, read_events
+from pipeline.rundir import checkpoints
+from worker import host
+
+pytestmark = pytest.mark.timeout(1500)
+
+RUN = uuid.uuid4()  # marks the processes, as a supervisor does
+
+
+def start(run_dir, attempt):
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "train", str(run_dir), "--attempt", str(attempt)],
+        stdout=(run_dir / f"log{attempt}.txt").open("w"),
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **host.mark(RUN, 1)},
+        start_new_session=True,
+    )
+
+
+def events(run_dir, attempt):
+    path = events_path(run_dir, attempt)
+    return [e for e, _ in read_events(path)] if path.exists() else []
+
+
+def of(kind, found):
+    return [e for e in found if isinstance(e, kind)]
+
+
+def wait_until(condition, process, run_dir, attempt, pause=0.2):
+    """Until it holds. Fails with the end of the log when the process ends before."""
+    deadline = time.monotonic() + 600
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        if process.poll() is not None:
+            log = (run_dir / f"log{attempt}.txt").read_text()[-3000:]
+            pytest.fail(f"the trainer ended with {process.returncode}: {log}")
+        time.sleep(pause)
+
+
+def gone():
+    return not [p for p in host.processes_of(RUN, 1) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def kill(process):
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(30) == -signal.SIGKILL
+    assert host.kill_all_of(RUN, 1) and gone()
+
+
+def stored(state):
+    """The buffer as it was saved: prompt, step of sampling, keys of the trajectories."""
+    buffer = state["allocator"]["buffer"]
+    return [(entry["prompt"], entry["step"], [key for d in entry["data"] for key in d["keys"]]) for entry in buffer]
+
+
+def test_killed_resumed_stopped(configure, tmp_path):
+    run_dir = tmp_path / "run"
+    pilot_commit = {
+        "name": "pilot_commit",
+        "n_pilot": 4,
+        "n_commit": 4,
+        "pilot_prompts": 24,
+        "p_lower": 0.25,
+        "max_age": 3,
+    }
+    configure(run_dir, method=pilot_commit, budget={"steps": 1000}, checkpoint={"every": 1, "keep": 4})
+    root = run_dir / "checkpoints"
+
+    # 1. Killed between two steps, or within one: after a checkpoint and before the next.
+    process = start(run_dir, 1)
+    wait_until(lambda: any(e.step >= 2 for e in of(CheckpointSaved, events(run_dir, 1))), process, run_dir, 1)
+    kill(process)
+    first = events(run_dir, 1)
+    step, folder = checkpoints(run_dir)[-1]
+    saved = load_state(folder)
+    assert step >= 2 and stored(saved), "pilots wait in the checkpoint"
+    standing = {e.step: e for e in of(StepFinished, first)}
+
+    # 2. Resumed, and killed while it writes a checkpoint.
+    process = start(run_dir, 2)
+    wait_until(lambda: any(root.glob(f".writing_{step + 1:06d}")), process, run_dir, 2, pause=0.001)
+    kill(process)
+    second = events(run_dir, 2)
+    check_resumed(second, step, standing, saved)
+    step, folder = checkpoints(run_dir)[-1]
+    saved = load_state(folder)
+
+    # 3. Resumed again, and stopped as a user would.
+    process = start(run_dir, 3)
+    wait_until(lambda: of(StepFinished, events(run_dir, 3)), process, run_dir, 3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0, (run_dir / "log3.txt").read_text()[-3000:]
+    third = events(run_dir, 3)
+    standing |= {e.step: e for e in of(StepFinished, second)}
+    check_resumed(third, step, standing, saved)
+    last = third[-1]
+    assert isinstance(last, AttemptFinished) and last.outcome == "stopped", last
+    assert checkpoints(run_dir)[-1][0] == last.step == of(StepFinished, third)[-1].step
+    assert not list(root.glob(".*")), "what the killed ones left half written is gone"
+    assert gone(), "it ended Ray and vLLM itself"
+    assert not scratch_of(run_dir).exists(), "and its folder in /tmp"
+
+
+def check_resumed(found, step, standing, saved):
+    """It went on from that checkpoint with the same buffer, evictions and ledger; the rest is booked as lost."""
+    started = of(AttemptStarted, found)[0]
+    assert started.from_step == step
+    told = [e for e in standing.values() if e.step > step]
+    assert started.lost.rollouts >= sum(sum(c.rollouts for c in e.fates.values()) for e in told)
+    at = standing.get(step)
+    now = of(StepFinished, found)[0]
+    assert now.step == step + 1
+    pool = saved["allocator"]["pool"]
+    assert pool["epoch"] <= now.epoch
+    if at is not None:
+        # Nobody leaves `evicted`, and the buffer's rollouts are those that the ledger has as waiting.
+        assert now.buckets["evicted"] >= at.buckets["evicted"]
+        assert at.metrics["buffer_size"] == len(stored(saved)) == at.buckets["ready"]
+        assert now.rollouts == at.rollouts + started.lost.rollouts + sum(c.rollouts for c in now.fates.values())
+    # Stored pilots were trained on: their trajectories came back with the checkpoint.
+    committed = [v for v in now.visits if v.stage == "commit"]
+    trained = now.fates["trained"].rollouts
+    assert trained == 8 * len(committed) and now.metrics["trained_rollouts"] == trained
+    if len(stored(saved)) >= len(committed):
+        assert now.metrics["age_mean"] > 0
