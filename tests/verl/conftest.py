@@ -1,7 +1,8 @@
 """One verl engine for all scenarios that can share it: starting Ray, FSDP2 and vLLM takes a minute and more.
 
 The policy is the bundled one in the shape that vLLM runs on a CPU. Prompts are the first of the bundled ones, and two
-on which the reward function of shaped_reward.py fails.
+on which the reward function of shaped_reward.py fails. That one is a user's, for verl's own reward manager; our reward
+manager is in test_process.py.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ def configure(inputs):
                 "gpus_per_node": 1,
                 "max_prompt_tokens": 64,
                 "loggers": ["file"],
-                "overrides": {"reward.custom_reward_function.path": str(Path(__file__).parent / "shaped_reward.py")},
+                "overrides": {
+                    "reward.reward_manager.source": "register",
+                    "reward.reward_manager.name": "naive",
+                    "reward.custom_reward_function.path": str(Path(__file__).parent / "shaped_reward.py"),
+                },
             },
         }
         for key, change in changes.items():

@@ -10,17 +10,20 @@ import time
 import uuid
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.checkpoint import load_state
 from pipeline.engines.verl.start import scratch_of
 from pipeline.events import AttemptFinished, AttemptStarted, CheckpointSaved, StepFinished, events_path, read_events
+from pipeline.prompts import prompt_id
 from pipeline.rundir import checkpoints
 from worker import host
 
 pytestmark = pytest.mark.timeout(1500)
 
 RUN = uuid.uuid4()  # marks the processes, as a supervisor does
+TESTS = os.getpid()
 
 
 def start(run_dir, attempt):
@@ -30,6 +33,7 @@ def start(run_dir, attempt):
         stderr=subprocess.STDOUT,
         env={**os.environ, **host.mark(RUN, 1)},
         start_new_session=True,
+        preexec_fn=lambda: host.die_with(TESTS),  # also when the test run is killed
     )
 
 
@@ -79,7 +83,19 @@ def test_killed_resumed_stopped(configure, tmp_path):
         "p_lower": 0.25,
         "max_age": 3,
     }
-    configure(run_dir, method=pilot_commit, budget={"steps": 1000}, checkpoint={"every": 1, "keep": 4})
+    shaped = [
+        {"reward": {"name": "numeric"}},  # fails on two prompts whose answers have no number
+        {"weight": 0.5, "reward": {"name": "overlong", "max_tokens": 8, "cache": 6}},
+    ]
+    configure(
+        run_dir,
+        seed=151,  # its first pilots have these two prompts among them
+        method=pilot_commit,
+        reward={"name": "sum", "parts": shaped},
+        budget={"steps": 1000},
+        checkpoint={"every": 1, "keep": 4},
+        engine={"overrides": {}},
+    )
     root = run_dir / "checkpoints"
 
     # 1. Killed between two steps, or within one: after a checkpoint and before the next.
@@ -91,6 +107,8 @@ def test_killed_resumed_stopped(configure, tmp_path):
     saved = load_state(folder)
     assert step >= 2 and stored(saved), "pilots wait in the checkpoint"
     standing = {e.step: e for e in of(StepFinished, first)}
+
+    check_rewards(run_dir, first)
 
     # 2. Resumed, and killed while it writes a checkpoint.
     process = start(run_dir, 2)
@@ -115,6 +133,23 @@ def test_killed_resumed_stopped(configure, tmp_path):
     assert not list(root.glob(".*")), "what the killed ones left half written is gone"
     assert gone(), "it ended Ray and vLLM itself"
     assert not scratch_of(run_dir).exists(), "and its folder in /tmp"
+
+
+def check_rewards(run_dir, found):
+    """Our reward manager: the sum trains, numeric judges, and what has no value is no zero."""
+    rows = [
+        row
+        for e in of(StepFinished, found)
+        for row in pq.read_table(run_dir / "rollouts" / f"step_{e.step:06d}.parquet").to_pylist()
+    ]
+    for row in rows:
+        if row["success"] is not None:
+            penalty = max(-1.0, min(0.0, (2 - row["n_tokens"]) / 6))
+            assert row["reward"] == pytest.approx(row["success"] + 0.5 * penalty)
+    failed = [v for e in of(StepFinished, found) for v in e.visits if v.n_failed]
+    assert {v.prompt_id for v in failed} == {prompt_id("1+1=", "breaks"), prompt_id("2+2=", "no value")}
+    assert all(v.n_failed == v.n and v.bucket == "unseen" for v in failed)
+    assert sum(row["success"] is None for row in rows) == sum(v.n_failed for v in failed)
 
 
 def check_resumed(found, step, standing, saved):

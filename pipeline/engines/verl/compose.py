@@ -25,6 +25,7 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 OURS = {
     "data.prompt_key": "pipeline.prompts",
     "data.answer_key": "pipeline.prompts",
+    "reward": "pipeline.rewards, by the reward manager in reward.py",
     "method": "the allocator",
     "selection": "pipeline.step",
     "evaluation.every": "the trainer's loop",
@@ -68,8 +69,10 @@ DEFAULTS: dict[str, Any] = {
     f"{ROLLOUT}.agent.num_workers": 8,
     f"{ACTOR}.clip_ratio_c": 1e9,  # verl's second bound, for negative advantages: the torch engine and DAPO have none
     f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
-    "reward.custom_reward_function.path": "pkg://pipeline.engines.verl.reward",
-    "reward.custom_reward_function.name": "compute_score",
+    # Our rewards. Another reward manager of verl's own ("register", "naive") takes a custom_reward_function.
+    "reward.reward_manager.source": "importlib",
+    "reward.reward_manager.name": "RewardManager",
+    "reward.reward_manager.module.path": "pkg://pipeline.engines.verl.reward",
     "transfer_queue.backend.SimpleStorage.total_storage_size": None,  # as many rollouts as a step and the buffer need
 }
 FSDP2 = {f"{ACTOR}.strategy": "fsdp2"}
@@ -124,7 +127,6 @@ def settings(config: RunConfig) -> list[tuple[str, Any, str]]:
         ("data.max_prompt_length", engine.max_prompt_tokens, "engine.max_prompt_tokens"),
         ("data.max_response_length", sampling.max_new_tokens, "sampling.max_new_tokens"),
         ("data.train_batch_size", update.batch_prompts, "update.batch_prompts"),
-        ("reward.custom_reward_function.reward_kwargs.reward", config.reward.model_dump_json(), "reward"),
         ("data.seed", config.seed, "seed"),
         (f"{ROLLOUT}.seed", config.seed, "seed"),
         (f"{ACTOR}.data_loader_seed", config.seed, "seed"),
@@ -208,7 +210,7 @@ def compose(config: RunConfig, run_dir: Path) -> DictConfig:
     for key, value in (chosen | overrides).items():
         OmegaConf.update(verl, key, value, merge=False, force_add=True)
     with open_dict(verl):
-        verl.trainer.v1.pilot_commit = {"run_dir": str(run_dir)}
+        verl.trainer.v1.pilot_commit = {"run_dir": str(run_dir), "reward": config.reward.model_dump_json()}
     _check(verl)
     return verl
 

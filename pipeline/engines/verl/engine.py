@@ -63,7 +63,7 @@ class Engine:
         self.config, self.settings, self.verl, self.prompts = config, settings, verl, prompts
         self.n_parameters, self.scratch = n_parameters, scratch
         self.seconds = dict.fromkeys(PHASES, 0.0)  # of the training step under way
-        self.verl_metrics: dict[str, float] = {}  # of the last update
+        self.verl_metrics: dict[str, float] = {}  # of the last update, until they are recorded
         self.tracking: Tracking | None = None
         try:
             self._start_ray(env)
@@ -88,7 +88,8 @@ class Engine:
         )
         options = {**self.verl.ray_kwargs.ray_init, "runtime_env": runtime_env}
         if self.settings.ray_address is None:
-            options |= {"address": "local", "_temp_dir": str(self.scratch)}
+            # Nobody else is to reach it: who does may run anything.
+            options |= {"address": "local", "_node_ip_address": "127.0.0.1", "_temp_dir": str(self.scratch)}
         else:
             options["address"] = "auto"
         ray.init(**OmegaConf.to_container(OmegaConf.create(options)))
@@ -129,13 +130,13 @@ class Engine:
     def accuracy(
         self, prompts: Sequence[Prompt], samples: int, temperature: float, greedy: bool, step: int
     ) -> tuple[npt.NDArray[np.float64], int]:
-        """Mean reward per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled.
+        """Mean accuracy per prompt, float64 [P] (failed ones left out; NaN when all failed), and tokens sampled.
 
         `temperature` is that of verl's `val_kwargs`, which compose.py takes from the same place."""
         rows = [row_of(i, prompt) for i, prompt in enumerate(prompts)]
         answers = self.trainer.sample(rows, [samples] * len(rows), step, greedy=greedy, validate=not greedy)
-        rewards = [[s.reward for s in found if not math.isnan(s.reward)] for found in answers]
-        mean_P = np.array([np.mean(r) if r else np.nan for r in rewards])
+        scored = [[s.acc for s in found if not math.isnan(s.acc)] for found in answers]
+        mean_P = np.array([np.mean(accuracies) if accuracies else np.nan for accuracies in scored])
         return mean_P, sum(s.n_tokens for found in answers for s in found)
 
     # --- learning -----------------------------------------------------------------------------------------------
@@ -164,6 +165,7 @@ class Engine:
         assert self.tracking is not None
         told = {f"pilot_commit/{name}": value for name, value in metrics.items() if value is not None}
         self.tracking.log(data={**told, **self.verl_metrics}, step=step)
+        self.verl_metrics = {}
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
@@ -192,7 +194,7 @@ def row_of(index: int, prompt: Prompt) -> dict[str, Any]:
         "raw_prompt": [{"role": "user", "content": prompt.text}],
         "data_source": "pilot_commit",
         "reward_model": {"style": "rule", "ground_truth": prompt.answer},
-        "extra_info": {"index": index, "id": prompt.id, "tags": list(prompt.tags)},
+        "extra_info": {"index": index, "id": prompt.id, "prompt": prompt.text, "tags": list(prompt.tags)},
         "index": index,
         "tools_kwargs": {},
         "interaction_kwargs": {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -22,9 +23,7 @@ def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: P
     """The running engine. Raises ValueError or OSError that says what to change when it cannot run."""
     if "verl" in sys.modules and "pipeline.engines.verl.plugin" not in sys.modules:
         raise RuntimeError("verl was imported before its environment was set: its platform would be another one")
-    scratch = scratch_of(run_dir)
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700)
+    scratch = make_scratch(run_dir)
     env = environment(settings, run_dir, scratch)
     os.environ.update(env)
     try:
@@ -51,7 +50,33 @@ def scratch_of(run_dir: Path) -> Path:
     """
     parent = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 16 else "/tmp"
     name = hashlib.sha256(f"{os.getuid()}:{run_dir.resolve()}".encode()).hexdigest()[:10]
-    return Path(parent) / f"pilot-{name}"
+    return Path(parent) / f"pilot-verl-{name}"
+
+
+def make_scratch(run_dir: Path) -> Path:
+    """That folder, empty and ours while this process lives. Those that killed processes left behind are removed."""
+    scratch = scratch_of(run_dir)
+    for left in scratch.parent.glob("pilot-verl-*"):
+        if left.stat().st_uid == os.getuid() and (lock := _lock(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+    try:
+        scratch.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ValueError(f"{scratch} is in use: another process trains in {run_dir}") from None
+    _lock(scratch)  # the descriptor stays open until this process ends
+    return scratch
+
+
+def _lock(folder: Path) -> int | None:
+    """A descriptor that holds the folder for this process; None when another one does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def environment(settings: VerlEngine, run_dir: Path, scratch: Path) -> dict[str, str]:
