@@ -18,8 +18,9 @@ from pipeline.prompts import Prompt, PromptSet
 class Engine(step.Engine, Protocol):
     """Samples and learns as `pipeline.step.Engine` says, evaluates, and is saved and loaded.
 
-    The `data` of every rollout that it samples is a mapping with "text" (the response) and "logprob" (of the whole
-    response under the policy that sampled it, nats) at least; it must survive JSON and pipeline.checkpoint.
+    The `data` of every rollout that it samples is a mapping with "text" (the response), "logprob" (of the whole
+    response under the policy that sampled it, nats; None when sampling failed) and "verdicts" (rewards.Score.told), and
+    whatever the engine needs to train on it. pipeline.checkpoint must be able to save it.
     """
 
     @property

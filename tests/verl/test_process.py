@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -146,6 +147,7 @@ def check_rewards(run_dir, found):
         if row["success"] is not None:
             penalty = max(-1.0, min(0.0, (2 - row["n_tokens"]) / 6))
             assert row["reward"] == pytest.approx(row["success"] + 0.5 * penalty)
+            assert json.loads(row["verdicts"])["overlong"]["value"] == pytest.approx(penalty)
     failed = [v for e in of(StepFinished, found) for v in e.visits if v.n_failed]
     assert {v.prompt_id for v in failed} == {prompt_id("1+1=", "breaks"), prompt_id("2+2=", "no value")}
     assert all(v.n_failed == v.n and v.bucket == "unseen" for v in failed)

@@ -110,8 +110,8 @@ class Engine:
     # --- sampling -----------------------------------------------------------------------------------------------
 
     def generate(self, plan: Plan) -> list[Group]:
-        """The plan's groups, in order. `Rollouts.data`: "text", "logprob", and the "keys" and "tags" of the rollout's
-        trajectories in TransferQueue; none where sampling failed."""
+        """The plan's groups, in order. Data of each rollout: text, logprob, verdicts, and keys and tags of its
+        trajectories in TransferQueue; of a rollout that failed none."""
         if plan.round == 1:
             self.seconds = dict.fromkeys(PHASES, 0.0)
         if not plan.requests:
@@ -204,7 +204,10 @@ def row_of(index: int, prompt: Prompt) -> dict[str, Any]:
 def group_of(request: Request, found: Sequence[Sample], step: int) -> Group:
     """The samples as a group; those missing of request.n failed, and so did their rewards."""
     missing = request.n - len(found)
-    nan, nothing = [math.nan] * missing, [{"text": "", "logprob": math.nan, "keys": [], "tags": []}] * missing
+    nan, nothing = [math.nan] * missing, {"text": "", "logprob": None, "verdicts": None, "keys": [], "tags": []}
+    data = [
+        {"text": s.text, "logprob": s.logprob, "verdicts": s.verdicts, "keys": s.keys, "tags": s.tags} for s in found
+    ]
     return Group(
         request,
         Rollouts(
@@ -212,6 +215,6 @@ def group_of(request: Request, found: Sequence[Sample], step: int) -> Group:
             success=np.array([s.acc for s in found] + nan),
             n_tokens=np.array([s.n_tokens for s in found] + [0] * missing),
             steps=np.full(request.n, step),
-            data=[{"text": s.text, "logprob": s.logprob, "keys": s.keys, "tags": s.tags} for s in found] + nothing,
+            data=data + [nothing] * missing,
         ),
     )

@@ -43,8 +43,9 @@ Tag = dict[str, Any]
 class Sample:
     """One finished rollout. An agent loop may leave several trajectories of one; the last has the reward.
 
-    reward is NaN where none could be computed. acc is the accuracy signal. n_tokens: what the policy sampled, without
-    what tools answered. logprob: of these tokens under the policy that sampled them.
+    reward is NaN where none could be computed. acc is the accuracy signal. verdicts: the reward's parts, as JSON.
+    n_tokens: what the policy sampled, without what tools answered. logprob: of these tokens under the policy that
+    sampled them.
     """
 
     keys: list[str]
@@ -52,6 +53,7 @@ class Sample:
     text: str
     reward: float
     acc: float
+    verdicts: str | None
     n_tokens: int
     logprob: float
 
@@ -171,6 +173,7 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
                     text=self._decode(keys[-1], partition) if text is None else str(text),
                     reward=reward,
                     acc=float(told.get("acc", reward)),
+                    verdicts=told.get("verdicts"),
                     n_tokens=sum(counts[key] for key in keys),
                     logprob=sum(sums[key] for key in keys),
                 )
