@@ -210,7 +210,7 @@ def test_time_of_earlier_attempts_counts(run_dir):
     process = start(run_dir, 1, "--seconds-before", "999.9")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    assert events(run_dir)[-1].reason.startswith("time budget: 100")
+    assert events(run_dir)[-1].reason.startswith("time budget: 10")
 
 
 def test_the_best_checkpoint_is_kept_beside_the_newest(run_dir):
