@@ -204,8 +204,9 @@ def row_of(index: int, prompt: Prompt) -> dict[str, Any]:
 def group_of(request: Request, found: Sequence[Sample], step: int) -> Group:
     """The samples as a group; those missing of request.n failed, and so did their rewards."""
     missing = request.n - len(found)
-    nan, nothing = [math.nan] * missing, {"text": "", "logprob": None, "verdicts": None, "keys": [], "tags": []}
-    data = [
+    nan = [math.nan] * missing
+    nothing: dict[str, Any] = {"text": "", "logprob": None, "verdicts": None, "keys": [], "tags": []}
+    data: list[dict[str, Any]] = [
         {"text": s.text, "logprob": s.logprob, "verdicts": s.verdicts, "keys": s.keys, "tags": s.tags} for s in found
     ]
     return Group(
