@@ -132,6 +132,9 @@ def test_killed_resumed_stopped(configure, tmp_path):
     assert isinstance(last, AttemptFinished) and last.outcome == "stopped", last
     assert checkpoints(run_dir)[-1][0] == last.step == of(StepFinished, third)[-1].step
     assert not list(root.glob(".*")), "what the killed ones left half written is gone"
+    deadline = time.monotonic() + 60
+    while not gone() and time.monotonic() < deadline:  # Ray's helpers notice by themselves, some seconds later
+        time.sleep(0.2)
     assert gone(), "it ended Ray and vLLM itself"
     assert not scratch_of(run_dir).exists(), "and its folder in /tmp"
 
