@@ -108,7 +108,8 @@ class JobServer:
                 return answer.json()
         except ValueError:
             pass
-        raise RefusedByRay(f"HTTP {answer.status_code}: {answer.text.strip()[:500]}")
+        lines = answer.text.strip().splitlines() or [""]  # often a traceback, with the reason at its end
+        raise RefusedByRay(f"HTTP {answer.status_code}: {lines[-1][:500]}")
 
     def jobs(self) -> list[dict[str, Any]]:
         return list(self._ask("GET", "/api/jobs/"))
@@ -184,7 +185,9 @@ class Follower:
             raise ConfigProblems([FieldProblem(field="engine.ray_address", value=address, message=message)]) from None
         for other in others:
             run, name, ended = (other["metadata"] or {}).get(RUN), other["submission_id"], other["status"] in ENDED
-            if run == self.run and not ended and name != self.job:
+            if name == self.job:
+                raise RefusedByRay(f"the Ray cluster at {address} has had a job {name} already; resume the run")
+            if run == self.run and not ended:
                 print(f"Ending {name}, which an earlier attempt left", flush=True)
                 self.server.stop(name)
                 self.server.wait(name, FORCED_S)
