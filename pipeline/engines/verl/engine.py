@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -92,7 +93,9 @@ class Engine:
             options |= {"address": "local", "_node_ip_address": "127.0.0.1", "_temp_dir": str(self.scratch)}
         else:
             options["address"] = "auto"
+        stop = signal.getsignal(signal.SIGTERM)
         ray.init(**OmegaConf.to_container(OmegaConf.create(options)))
+        signal.signal(signal.SIGTERM, stop)  # Ray's, in Python and in its native part, end the process at once
 
     def _start_trainer(self) -> PilotCommitTrainer:
         """What verl's own task runner does, in this process: signals, events and the exit status are ours."""
