@@ -127,7 +127,10 @@ def test_killed_resumed_stopped(configure, tmp_path):
     assert process.wait(120) == 0, (run_dir / "log3.txt").read_text()[-3000:]
     third = events(run_dir, 3)
     standing |= {e.step: e for e in of(StepFinished, second)}
-    check_resumed(third, step, standing, saved)
+    booked = (
+        of(AttemptStarted, second)[0].lost.rollouts if step not in {e.step for e in of(StepFinished, second)} else 0
+    )
+    check_resumed(third, step, standing, saved, booked)
     last = third[-1]
     assert isinstance(last, AttemptFinished) and last.outcome == "stopped", last
     assert checkpoints(run_dir)[-1][0] == last.step == of(StepFinished, third)[-1].step
@@ -157,8 +160,11 @@ def check_rewards(run_dir, found):
     assert sum(row["success"] is None for row in rows) == sum(v.n_failed for v in failed)
 
 
-def check_resumed(found, step, standing, saved):
-    """It went on from that checkpoint with the same buffer, evictions and ledger; the rest is booked as lost."""
+def check_resumed(found, step, standing, saved, booked=0):
+    """It went on from that checkpoint with the same buffer, evictions and ledger; the rest is booked as lost.
+
+    booked: rollouts that an attempt in between has booked as lost already, without a checkpoint of its own.
+    """
     started = of(AttemptStarted, found)[0]
     assert started.from_step == step
     told = [e for e in standing.values() if e.step > step]
@@ -172,7 +178,9 @@ def check_resumed(found, step, standing, saved):
         # Nobody leaves `evicted`, and the buffer's rollouts are those that the ledger has as waiting.
         assert now.buckets["evicted"] >= at.buckets["evicted"]
         assert at.metrics["buffer_size"] == len(stored(saved)) == at.buckets["ready"]
-        assert now.rollouts == at.rollouts + started.lost.rollouts + sum(c.rollouts for c in now.fates.values())
+        assert now.rollouts == at.rollouts + booked + started.lost.rollouts + sum(
+            c.rollouts for c in now.fates.values()
+        )
     # Stored pilots were trained on: their trajectories came back with the checkpoint.
     committed = [v for v in now.visits if v.stage == "commit"]
     trained = now.fates["trained"].rollouts
