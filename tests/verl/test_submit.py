@@ -254,6 +254,24 @@ def test_no_cluster_is_told_by_the_trainer_itself(tmp_path: Path) -> None:
     assert "no Ray job server that takes jobs answers there: ConnectError" in event.reason and address in event.reason
 
 
+def test_the_real_trainer_is_told_what_the_cluster_lacks(
+    cluster: tuple[str, str], configure: Callable[..., Any], tmp_path: Path
+) -> None:
+    """As the supervisor starts it: submitted, verl composed in the job, and the cluster asked for its GPUs."""
+    run_dir = tmp_path / "run"
+    configure(run_dir, engine={"ray_address": cluster[0]})
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    command = [sys.executable, "-m", "pipeline", "train", str(run_dir), "--attempt", "1"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=env | {"RAY_AUTH_TOKEN": cluster[1]}, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 1, done.stdout
+    ((event, _),) = read_events(events_path(run_dir, 1))
+    assert isinstance(event, AttemptFinished)
+    assert event.reason.startswith("engine.gpus_per_node: the Ray cluster has 0 GPUs, fewer than nodes=1 x")
+    assert "actor_rollout_ref:" in (run_dir / "verl_config.yaml").read_text()
+
+
 def inside(file: Path, patience_s: float, script: str) -> subprocess.Popen[str]:
     """job.py, as Ray starts it."""
     return subprocess.Popen(

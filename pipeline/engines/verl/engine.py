@@ -29,6 +29,7 @@ from verl.utils.tracking import Tracking
 
 from pipeline.allocation import Batch, Group, Plan, Request, Rollouts
 from pipeline.config import RunConfig, VerlEngine
+from pipeline.engines.verl.checks import problem
 from pipeline.engines.verl.sampling import in_words
 from pipeline.engines.verl.trainer import PilotCommitTrainer, Row, Sample
 from pipeline.prompts import Prompt
@@ -96,6 +97,25 @@ class Engine:
         stop = signal.getsignal(signal.SIGTERM)
         ray.init(**OmegaConf.to_container(OmegaConf.create(options)))
         signal.signal(signal.SIGTERM, stop)  # Ray's, in Python and in its native part, end the process at once
+        if self.settings.ray_address is not None:
+            self._check_cluster()
+
+    def _check_cluster(self) -> None:
+        """What only the cluster knows. Raises ConfigProblems."""
+        settings = self.settings
+        wanted, there = settings.nodes * settings.gpus_per_node, int(ray.cluster_resources().get("GPU", 0))
+        if wanted > there:
+            raise problem(
+                "engine.gpus_per_node",
+                settings.gpus_per_node,
+                f"the Ray cluster has {there} GPUs, fewer than nodes={settings.nodes} x "
+                f"gpus_per_node={settings.gpus_per_node}",
+            )
+        # TransferQueue has one name on a cluster: this run would share that of the other job.
+        if any(actor["name"] == "TransferQueueController" for actor in ray.util.list_named_actors(all_namespaces=True)):
+            raise problem(
+                "engine.ray_address", settings.ray_address, "another verl job runs on the cluster; it takes one"
+            )
 
     def _start_trainer(self) -> PilotCommitTrainer:
         """What verl's own task runner does, in this process: signals, events and the exit status are ours."""

@@ -23,6 +23,8 @@ def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: P
     """The running engine. Raises ValueError or OSError that says what to change when it cannot run."""
     if "verl" in sys.modules and "pipeline.engines.verl.plugin" not in sys.modules:
         raise RuntimeError("verl was imported before its environment was set: its platform would be another one")
+    from omegaconf import OmegaConf
+
     scratch = make_scratch(run_dir)
     env = environment(settings, run_dir, scratch)
     os.environ.update(env)
@@ -33,6 +35,7 @@ def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: P
         try:
             n_parameters = check(config, settings, (*train.prompts, *held_out.prompts))
             verl = compose(config, run_dir)
+            OmegaConf.save(verl, run_dir / "verl_config.yaml")
             from pipeline.engines.verl.engine import Engine as Verl
         finally:
             signal.signal(signal.SIGTERM, handler)
