@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from db.models import AuditEntry
+from db.paging import newest
 
 
 def record(
@@ -42,11 +43,8 @@ def page(
     session: Session, *, target: str | None = None, limit: int, after: int | None = None
 ) -> tuple[Sequence[AuditEntry], int | None]:
     """Up to `limit` entries, newest first, and the id after which the next page begins. target: only of this id."""
-    query = select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit + 1)
+    query = select(AuditEntry)
     if target is not None:
         query = query.where(AuditEntry.target == target)
-    if after is not None:
-        query = query.where(AuditEntry.id < after)
-    found = session.scalars(query).all()
-    rows = found[:limit]
-    return rows, rows[-1].id if len(found) > limit else None
+    rows, more = newest(session, query, (AuditEntry.id,), limit, None if after is None else (after,))
+    return rows, rows[-1].id if more else None

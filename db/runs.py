@@ -7,13 +7,12 @@ and a worker's claim of the same run happen one after the other.
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import delete as sa_delete
-from sqlalchemy import func, select, text, tuple_
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from db import leases, slots
@@ -28,6 +27,7 @@ from db.models import (
     Run,
     StepMetrics,
 )
+from db.paging import Place, newest
 
 
 class RunNotFound(LookupError):
@@ -42,13 +42,6 @@ class WrongState(Exception):
     def __init__(self, state: str, message: str) -> None:
         self.state = state
         super().__init__(message)
-
-
-class RunCursor(NamedTuple):
-    """Where a page of runs ended: the following page begins after this run."""
-
-    created_at: dt.datetime
-    id: uuid.UUID
 
 
 def create(
@@ -98,20 +91,17 @@ def attempts(session: Session, run_id: uuid.UUID) -> Sequence[Attempt]:
 
 
 def page(
-    session: Session, *, state: str | None = None, limit: int, after: RunCursor | None = None
-) -> tuple[Sequence[Run], RunCursor | None]:
+    session: Session, *, state: str | None = None, limit: int, after: Place | None = None
+) -> tuple[Sequence[Run], Place | None]:
     """Up to `limit` runs, newest first, and where the next page begins; None when there is no further one.
 
     Runs that arrive meanwhile are newer than the first page: they neither repeat nor push out a later one.
     """
-    query = select(Run).where(Run.deleted_at.is_(None)).order_by(Run.created_at.desc(), Run.id.desc()).limit(limit + 1)
+    query = select(Run).where(Run.deleted_at.is_(None))
     if state is not None:
         query = query.where(Run.state == state)
-    if after is not None:
-        query = query.where(tuple_(Run.created_at, Run.id) < tuple_(after.created_at, after.id))
-    found = session.scalars(query).all()
-    rows = found[:limit]
-    return rows, RunCursor(rows[-1].created_at, rows[-1].id) if len(found) > limit else None
+    rows, more = newest(session, query, (Run.created_at, Run.id), limit, after)
+    return rows, Place(rows[-1].created_at, rows[-1].id) if more else None
 
 
 def request_stop(session: Session, run_id: uuid.UUID) -> Run:

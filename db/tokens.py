@@ -11,12 +11,13 @@ import hashlib
 import secrets
 import uuid
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from sqlalchemy import ColumnElement, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from db.models import Token
+from db.paging import Place, newest
 
 PREFIX: Final = "pilot_"  # so that scanners for leaked secrets can tell what it is
 
@@ -28,13 +29,6 @@ class TokenRefused(Exception):
 class TokenNotFound(LookupError):
     def __init__(self, token_id: uuid.UUID) -> None:
         super().__init__(f"there is no token {token_id}")
-
-
-class TokenCursor(NamedTuple):
-    """Where a page of tokens ended: the following page begins after this token."""
-
-    created_at: dt.datetime
-    id: uuid.UUID
 
 
 def create(
@@ -82,17 +76,14 @@ def use(session: Session, secret: str) -> Token:
 
 
 def page(
-    session: Session, *, everything: bool, limit: int, after: TokenCursor | None = None
-) -> tuple[Sequence[Token], TokenCursor | None]:
+    session: Session, *, everything: bool, limit: int, after: Place | None = None
+) -> tuple[Sequence[Token], Place | None]:
     """Up to `limit` tokens, newest first, and where the next page begins. everything: revoked and expired ones, too."""
-    query = select(Token).order_by(Token.created_at.desc(), Token.id.desc()).limit(limit + 1)
+    query = select(Token)
     if not everything:
         query = query.where(Token.revoked_at.is_(None), _unexpired())
-    if after is not None:
-        query = query.where(tuple_(Token.created_at, Token.id) < tuple_(after.created_at, after.id))
-    found = session.scalars(query).all()
-    rows = found[:limit]
-    return rows, TokenCursor(rows[-1].created_at, rows[-1].id) if len(found) > limit else None
+    rows, more = newest(session, query, (Token.created_at, Token.id), limit, after)
+    return rows, Place(rows[-1].created_at, rows[-1].id) if more else None
 
 
 def get(session: Session, token_id: uuid.UUID) -> Token:

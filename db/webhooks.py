@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import insert as pg_insert
 from sqlalchemy.orm import Session
 
 from db.models import FINISHED_STATES, Delivery, RaisedAlert, Run, Webhook
+from db.paging import newest
 
 EVENTS: Final = ("run.state", "run.alert")
 BACK_OFF_S: Final = (5, 30, 120, 600, 3600, 6 * 3600, 24 * 3600)
@@ -81,12 +82,9 @@ def deliveries(
 ) -> tuple[Sequence[Delivery], int | None]:
     """Up to `limit` deliveries, newest first, and the id after which the next page begins. Raises WebhookNotFound."""
     get(session, webhook_id)
-    query = select(Delivery).where(Delivery.webhook_id == webhook_id).order_by(Delivery.id.desc()).limit(limit + 1)
-    if after is not None:
-        query = query.where(Delivery.id < after)
-    found = session.scalars(query).all()
-    rows = found[:limit]
-    return rows, rows[-1].id if len(found) > limit else None
+    query = select(Delivery).where(Delivery.webhook_id == webhook_id)
+    rows, more = newest(session, query, (Delivery.id,), limit, None if after is None else (after,))
+    return rows, rows[-1].id if more else None
 
 
 def add(session: Session, webhook_id: uuid.UUID, event: str, body: Mapping[str, Any]) -> Delivery:

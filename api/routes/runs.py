@@ -17,6 +17,7 @@ from api.openapi import problems
 from api.schemas import RunChange, RunClone, RunCreate, RunDetail, RunPage, RunState
 from api.start import CREATED, IdempotencyKey, sent, start
 from db import runs
+from db.paging import Place
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
@@ -64,7 +65,7 @@ def list_runs(query: Annotated[RunsQuery, Query()], session: Reading) -> RunPage
     after = None
     if query.cursor is not None:
         at = cursors.decode(cursors.RunsCursor, query.cursor, state=query.state)
-        after = runs.RunCursor(at.created_at, at.id)
+        after = Place(at.created_at, at.id)
     rows, following = runs.page(session, state=query.state, limit=query.limit, after=after)
     next_cursor = None
     if following is not None:

@@ -15,6 +15,7 @@ from api.dependencies import CleanText, Reading, Writing, json_body
 from api.openapi import problems
 from api.schemas import AuditPage, AuditRow, TokenCreate, TokenMade, TokenOut, TokenPage
 from db import audit, tokens
+from db.paging import Place
 
 router = APIRouter(prefix="/api/v1", tags=["access"])
 
@@ -69,7 +70,7 @@ def list_tokens(query: Annotated[TokensQuery, Query()], session: Reading) -> Tok
     after, everything = None, str(query.everything)
     if query.cursor is not None:
         at = cursors.decode(cursors.TokensCursor, query.cursor, everything=everything)
-        after = tokens.TokenCursor(at.created_at, at.id)
+        after = Place(at.created_at, at.id)
     rows, following = tokens.page(session, everything=query.everything, limit=query.limit, after=after)
     next_cursor = None
     if following is not None:
