@@ -21,7 +21,7 @@ def accept(data: dict[str, Any]) -> RunConfig:
     except (OSError, RuntimeError) as error:
         # A path that can't be looked at: too long, no permission, ~nobody.
         message = f"a path in it cannot be read: {error}"
-        raise ConfigProblems([FieldProblem(field="config", value=None, message=message)]) from None
+        raise ConfigProblems.one("config", None, message) from None
     return config
 
 

@@ -399,12 +399,16 @@ class ConfigProblems(ValueError):
         self.problems = problems
         super().__init__("; ".join(f"{p.field}: {p.message} (given {p.value!r})" for p in problems))
 
+    @classmethod
+    def one(cls, field: str, value: Any, message: str) -> Self:
+        return cls([FieldProblem(field=field, value=value, message=message)])
+
 
 def parse_config(data: Any) -> RunConfig:
     """The RunConfig in `data` (a mapping). Raises ConfigProblems that names every faulty field."""
     if not isinstance(data, dict):
         given = type(data).__name__
-        raise ConfigProblems([FieldProblem(field="config", value=given, message="a config is a mapping of fields")])
+        raise ConfigProblems.one("config", given, "a config is a mapping of fields")
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
@@ -482,7 +486,7 @@ def load_config(path: Path) -> RunConfig:
         message = f"cannot be read: {error.strerror}"
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         message = f"is not YAML or JSON: {error}"
-    raise ConfigProblems([FieldProblem(field="config", value=str(path), message=message)])
+    raise ConfigProblems.one("config", str(path), message)
 
 
 def resolve(path: str) -> Path:

@@ -59,7 +59,7 @@ def load_prompts(path: Path, data: DataConfig, field: str) -> PromptSet:
     """
 
     def refuse(message: str) -> ConfigProblems:
-        return ConfigProblems([FieldProblem(field=field, value=str(path), message=message)])
+        return ConfigProblems.one(field, str(path), message)
 
     try:
         status = path.stat()
@@ -149,7 +149,7 @@ def load_run_prompts(config: RunConfig) -> tuple[PromptSet, PromptSet]:
         message = (
             f"{_count(len(shared), 'held-out prompt')} also among the training prompts: {some}; keep each on one side"
         )
-        raise ConfigProblems([FieldProblem(field="data.eval", value=config.data.eval, message=message)])
+        raise ConfigProblems.one("data.eval", config.data.eval, message)
     return train, held_out
 
 

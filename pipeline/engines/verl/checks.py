@@ -7,9 +7,8 @@ import math
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from pipeline.config import ConfigProblems, FieldProblem, RunConfig, VerlEngine, resolve
+from pipeline.config import ConfigProblems, RunConfig, VerlEngine, resolve
 from pipeline.engines.verl.compose import flatten
 from pipeline.prompts import Prompt, check_model_folder
 
@@ -32,13 +31,9 @@ def check(config: RunConfig, settings: VerlEngine, prompts: Iterable[Prompt]) ->
     return n_parameters
 
 
-def problem(field: str, value: Any, message: str) -> ConfigProblems:
-    return ConfigProblems([FieldProblem(field=field, value=value, message=message)])
-
-
 def _check_packages(settings: VerlEngine) -> None:
     if missing := [name for name in ("verl", "ray", "vllm", "transfer_queue") if find_spec(name) is None]:
-        raise problem(
+        raise ConfigProblems.one(
             "engine.name",
             "verl",
             f"{', '.join(missing)} not installed on this worker; on a machine without a GPU: "
@@ -46,7 +41,7 @@ def _check_packages(settings: VerlEngine) -> None:
         )
     for logger in settings.loggers:
         if logger in ("wandb", "mlflow", "tensorboard") and find_spec(logger) is None:
-            raise problem("engine.loggers", logger, f"{logger} is not installed on this worker")
+            raise ConfigProblems.one("engine.loggers", logger, f"{logger} is not installed on this worker")
 
 
 def count_parameters(folder: Path) -> int:
@@ -62,7 +57,9 @@ def count_parameters(folder: Path) -> int:
             except (ValueError, KeyError, TypeError):
                 whole = False
         if not whole:
-            raise problem("model.path", str(folder), f"{path.name} is not a whole safetensors file; copy it again")
+            raise ConfigProblems.one(
+                "model.path", str(folder), f"{path.name} is not a whole safetensors file; copy it again"
+            )
         total += sum(math.prod(t["shape"]) for t in tensors)
     return total
 
@@ -75,7 +72,7 @@ def _check_devices(settings: VerlEngine) -> None:
 
     there = torch.cuda.device_count()
     if settings.gpus_per_node > there:
-        raise problem(
+        raise ConfigProblems.one(
             "engine.gpus_per_node",
             settings.gpus_per_node,
             f"this machine has {there} GPUs; give at most as many, or engine.device cpu to test without one",
@@ -89,12 +86,12 @@ def _check_prompts(config: RunConfig, settings: VerlEngine, folder: Path, prompt
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:
-        raise problem(
+        raise ConfigProblems.one(
             "model.path", config.model.path, f"its tokenizer cannot be loaded: {first_line(error)}"
         ) from error
     own = dict(flatten(settings.overrides)).get("actor_rollout_ref.model.custom_chat_template")
     if tokenizer.chat_template is None and own is None:
-        raise problem(
+        raise ConfigProblems.one(
             "model.path",
             config.model.path,
             "its tokenizer has no chat template; add chat_template.jinja to the folder, or give "
@@ -112,7 +109,7 @@ def _check_prompts(config: RunConfig, settings: VerlEngine, folder: Path, prompt
     long = sorted(((n, p.id) for p in maybe if (n := n_tokens(p.text)) > limit), reverse=True)
     if long:
         some = ", ".join(f"{prompt} has {n}" for n, prompt in long[:SHOWN])
-        raise problem(
+        raise ConfigProblems.one(
             "engine.max_prompt_tokens",
             limit,
             f"{len(long)} prompts are longer, the chat template included: {some}; give {long[0][0]} or more, or leave "
@@ -129,9 +126,11 @@ def _check_vllm(config: RunConfig, settings: VerlEngine, folder: Path) -> None:
     try:
         context = getattr(AutoConfig.from_pretrained(folder).get_text_config(), "max_position_embeddings", None)
     except Exception as error:
-        raise problem("model.path", config.model.path, f"its config.json is not usable: {first_line(error)}") from error
+        raise ConfigProblems.one(
+            "model.path", config.model.path, f"its config.json is not usable: {first_line(error)}"
+        ) from error
     if context is not None and longest > context:
-        raise problem(
+        raise ConfigProblems.one(
             "model.path",
             config.model.path,
             f"its context is {context} tokens, less than engine.max_prompt_tokens={settings.max_prompt_tokens} + "
@@ -140,13 +139,15 @@ def _check_vllm(config: RunConfig, settings: VerlEngine, folder: Path) -> None:
     try:
         model = ModelConfig(model=str(folder), max_model_len=longest)
     except Exception as error:
-        raise problem("model.path", config.model.path, f"vLLM cannot load it: {first_line(error)}") from error
+        raise ConfigProblems.one(
+            "model.path", config.model.path, f"vLLM cannot load it: {first_line(error)}"
+        ) from error
     if settings.device == "cpu":
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
         size, sizes = model.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
         if size not in sizes:
-            raise problem(
+            raise ConfigProblems.one(
                 "model.path",
                 config.model.path,
                 f"vLLM cannot run heads of {size} dimensions on a CPU, only of {', '.join(map(str, sizes))}; for the "

@@ -194,7 +194,7 @@ def compose(config: RunConfig, run_dir: Path) -> DictConfig:
     backend = overrides.pop("model_engine", "dp")
     if backend not in ("dp", "megatron"):
         message = "unknown; dp (FSDP2) or megatron"
-        raise ConfigProblems([FieldProblem(field="engine.overrides.model_engine", value=backend, message=message)])
+        raise ConfigProblems.one("engine.overrides.model_engine", backend, message)
     with initialize_config_module("verl.trainer.config", version_base=None):
         verl = hydra_compose("ppo_trainer", [f"model_engine={backend}"])
 
@@ -291,4 +291,4 @@ def _check(verl: DictConfig) -> None:
     except Exception as error:
         words = str(error.__cause__ or error).strip().split("\n")[0]
         message = f"verl does not accept the config: {words}"
-        raise ConfigProblems([FieldProblem(field="engine", value="verl", message=message)]) from error
+        raise ConfigProblems.one("engine", "verl", message) from error

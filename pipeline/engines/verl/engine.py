@@ -28,8 +28,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.tracking import Tracking
 
 from pipeline.allocation import Batch, Group, Plan, Request, Rollouts
-from pipeline.config import RunConfig, VerlEngine
-from pipeline.engines.verl.checks import problem
+from pipeline.config import ConfigProblems, RunConfig, VerlEngine
 from pipeline.engines.verl.sampling import in_words
 from pipeline.engines.verl.trainer import PilotCommitTrainer, Row, Sample
 from pipeline.prompts import Prompt
@@ -105,7 +104,7 @@ class Engine:
         settings = self.settings
         wanted, there = settings.nodes * settings.gpus_per_node, int(ray.cluster_resources().get("GPU", 0))
         if wanted > there:
-            raise problem(
+            raise ConfigProblems.one(
                 "engine.gpus_per_node",
                 settings.gpus_per_node,
                 f"the Ray cluster has {there} GPUs, fewer than nodes={settings.nodes} x "
@@ -113,7 +112,7 @@ class Engine:
             )
         # TransferQueue has one name on a cluster: this run would share that of the other job.
         if any(actor["name"] == "TransferQueueController" for actor in ray.util.list_named_actors(all_namespaces=True)):
-            raise problem(
+            raise ConfigProblems.one(
                 "engine.ray_address", settings.ray_address, "another verl job runs on the cluster; it takes one"
             )
 

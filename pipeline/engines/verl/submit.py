@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pipeline.config import ROOT, ConfigProblems, FieldProblem
+from pipeline.config import ROOT, ConfigProblems
 from pipeline.engines.verl.job import MARK, Word, say
 from pipeline.events import AttemptFinished, EventLog, events_path
 
@@ -182,7 +182,7 @@ class Follower:
             others = self.server.jobs()
         except (ConnectionError, RefusedByRay) as error:
             message = f"no Ray job server that takes jobs answers there: {error}"
-            raise ConfigProblems([FieldProblem(field="engine.ray_address", value=address, message=message)]) from None
+            raise ConfigProblems.one("engine.ray_address", address, message) from None
         for other in others:
             run, name, ended = (other["metadata"] or {}).get(RUN), other["submission_id"], other["status"] in ENDED
             if name == self.job:
@@ -194,7 +194,7 @@ class Follower:
                 self.server.sweep(name)
             elif run is not None and run != self.run and not ended:
                 message = f"the Ray cluster is busy with another run ({name}); verl takes one at a time"
-                raise ConfigProblems([FieldProblem(field="engine.ray_address", value=address, message=message)])
+                raise ConfigProblems.one("engine.ray_address", address, message)
         self.file.parent.mkdir(parents=True, exist_ok=True)
         say(self.file, self.word)
         print(f"Submitting {self.job} to the Ray cluster at {address}", flush=True)
