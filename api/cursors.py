@@ -9,8 +9,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from api.problems import ApiProblem
-from pipeline.config import FieldProblem
+from api.problems import refused
 
 
 class Cursor(BaseModel):
@@ -60,16 +59,14 @@ def decode(kind: type[_Cursor], text: str, **question: str | None) -> _Cursor:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         cursor = kind.model_validate_json(raw)
     except (ValidationError, ValueError, binascii.Error):
-        raise _refused(text, "this is not a next_cursor of a page of this list; leave it out to begin again") from None
+        raise refused(
+            "query.cursor", text[:200], "this is not a next_cursor of a page of this list; leave it out to begin again"
+        ) from None
     for name, value in question.items():
         if getattr(cursor, name) != value:
-            raise _refused(
-                text,
+            raise refused(
+                "query.cursor",
+                text[:200],
                 f"this cursor belongs to a page with another {name!r}; leave the cursor out to begin again",
             )
     return cursor
-
-
-def _refused(text: str, message: str) -> ApiProblem:
-    problem = FieldProblem(field="query.cursor", value=text[:200], message=message)
-    return ApiProblem("invalid-request", "1 field is not accepted; see errors.", errors=[problem])

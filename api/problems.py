@@ -193,6 +193,12 @@ def _http(error: HTTPException) -> ApiProblem:
     return _unexpected()
 
 
+def refused(field: str, value: Any, message: str) -> ApiProblem:
+    """One field of a request is not accepted."""
+    problem = FieldProblem(field=field, value=value, message=message)
+    return ApiProblem("invalid-request", f"{_number([problem])} not accepted; see errors.", errors=[problem])
+
+
 def _invalid(error: RequestValidationError) -> ApiProblem:
     faults = error.errors()
     for fault in faults:

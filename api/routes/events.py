@@ -20,11 +20,10 @@ from sqlalchemy.orm import Session
 from api.answers import run_detail
 from api.dependencies import CleanText, Reading, RunId
 from api.openapi import problems
-from api.problems import ApiProblem
+from api.problems import refused
 from api.schemas import EvaluationOut, RunDetail, RunProgress, StepOut
 from db import DatabaseUnavailable, feed, runs
 from db.models import FINISHED_STATES, StepMetrics
-from pipeline.config import FieldProblem
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["what a run did"])
 
@@ -169,7 +168,4 @@ def _position(text: str | None) -> feed.Position:
     parts = text.split(".")
     if len(parts) == 3 and all(part.isascii() and part.isdecimal() and len(part) <= 9 for part in parts):
         return feed.Position(int(parts[0]), int(parts[1]), parts[2] != "0")
-    problem = FieldProblem(
-        field="header.last-event-id", value=text, message="this is not the id of an event; leave it out to begin again"
-    )
-    raise ApiProblem("invalid-request", "1 field is not accepted; see errors.", errors=[problem])
+    raise refused("header.last-event-id", text, "this is not the id of an event; leave it out to begin again")

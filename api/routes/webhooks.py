@@ -14,10 +14,9 @@ from api.access import Admin, needs_admin
 from api.dependencies import CleanText, Reading, Writing, json_body
 from api.openapi import problems
 from api.outbound import AddressRefused, check_url
-from api.problems import ApiProblem
+from api.problems import refused
 from api.schemas import DeliveryOut, DeliveryPage, WebhookCreate, WebhookMade, WebhookOut, Webhooks
 from db import webhooks
-from pipeline.config import FieldProblem
 
 router = APIRouter(prefix="/api/v1/webhooks", tags=["webhooks"])
 
@@ -46,8 +45,7 @@ def create_webhook(body: WebhookCreate, caller: Admin, session: Writing, request
     try:
         check_url(body.url, request.app.state.settings.webhook_allow)
     except AddressRefused as error:
-        problem = FieldProblem(field="body.url", value=body.url[:200], message=str(error))
-        raise ApiProblem("invalid-request", "1 field is not accepted; see errors.", errors=[problem]) from None
+        raise refused("body.url", body.url[:200], str(error)) from None
     with session.begin():
         webhook = webhooks.create(session, url=body.url, events=body.events, created_by=caller.name)
         made = WebhookMade.model_validate(webhook, from_attributes=True)
