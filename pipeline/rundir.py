@@ -20,24 +20,29 @@ _CHECKPOINT = re.compile(r"step_(\d{6,})")
 _SEGMENT = re.compile(r"(\d{15})\.log")
 
 
+class File(NamedTuple):
+    """path: relative to the run directory, with forward slashes."""
+
+    path: str
+    n_bytes: int
+
+
 class Checkpoint(NamedTuple):
     """A whole checkpoint. accuracy: the sampled one on the held-out set after its step; None: not evaluated then.
 
-    saved_at: Unix seconds. n_bytes: of all its files.
+    saved_at: Unix seconds.
     """
 
     step: int
     path: Path
     accuracy: float | None
     saved_at: float
-    n_bytes: int
+    files: list[File]
 
-
-class File(NamedTuple):
-    """path: relative to the run directory, with forward slashes."""
-
-    path: str
-    n_bytes: int
+    @property
+    def n_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.n_bytes for file in self.files)
 
 
 class LogPart(NamedTuple):
@@ -60,8 +65,8 @@ def saved(run_dir: Path) -> list[Checkpoint]:
     found = []
     for step, folder in checkpoints(run_dir):
         try:
-            n_bytes = sum(file.n_bytes for file in files(run_dir, f"checkpoints/{folder.name}"))
-            found.append(Checkpoint(step, folder, accuracy(folder), folder.stat().st_mtime, n_bytes))
+            inside = files(run_dir, f"checkpoints/{folder.name}")
+            found.append(Checkpoint(step, folder, accuracy(folder), folder.stat().st_mtime, inside))
         except FileNotFoundError:
             continue
     return found

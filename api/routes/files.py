@@ -64,23 +64,19 @@ def get_log(run_id: RunId, query: Annotated[LogQuery, Query()], session: Reading
 def list_checkpoints(run_id: RunId, session: Reading, request: Request) -> Checkpoints:
     """The checkpoints that are kept, oldest first, and their files. The config says how many are."""
     runs.get(session, run_id)
-    folder = _folder(request, run_id)
-    found = []
-    for saved in rundir.saved(folder):
-        root = f"checkpoints/{saved.path.name}"
-        try:
-            files = rundir.files(folder, root)
-        except FileNotFoundError:
-            continue  # just replaced by a newer one
-        found.append(
-            CheckpointOut(
-                step=saved.step,
-                accuracy=saved.accuracy,
-                saved_at=dt.datetime.fromtimestamp(saved.saved_at, dt.UTC),
-                n_bytes=saved.n_bytes,
-                files=[FileOut(path=file.path.removeprefix(f"{root}/"), n_bytes=file.n_bytes) for file in files],
-            )
+    found = [
+        CheckpointOut(
+            step=saved.step,
+            accuracy=saved.accuracy,
+            saved_at=dt.datetime.fromtimestamp(saved.saved_at, dt.UTC),
+            n_bytes=saved.n_bytes,
+            files=[
+                FileOut(path=file.path.removeprefix(f"checkpoints/{saved.path.name}/"), n_bytes=file.n_bytes)
+                for file in saved.files
+            ],
         )
+        for saved in rundir.saved(_folder(request, run_id))
+    ]
     known = [c for c in found if c.accuracy is not None]
     best = max(known, key=lambda c: (c.accuracy, c.step), default=None)
     return Checkpoints(checkpoints=found, best_step=best.step if best else None)
