@@ -13,6 +13,7 @@ import yaml
 from api.client import Client
 from api.schemas import Preset, RunDetail, RunSummary
 from cli.failure import WRONG_USE, Failure, told
+from cli.table import table
 from cli.watch import FINISHED, accuracy, bucket_words, ending, run_of
 
 LIST_PRESETS = "`./pilot run presets` lists them."
@@ -106,10 +107,7 @@ def listed(runs: list[RunSummary]) -> str:
             str(run.id), run.name, run.state, run.method, f"{run.step}/{run.steps_budget}",
             accuracy(run.accuracy), f"{run.rollouts:,}", _when(run.created_at),
         ))  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return table(rows)
 
 
 def shown(run: RunDetail) -> str:

@@ -8,6 +8,7 @@ import uuid
 from api.client import Client
 from api.schemas import TokenOut
 from cli.failure import WRONG_USE, Failure, told
+from cli.table import table
 
 
 def create(client: Client, name: str, scope: str, days: int | None) -> str:
@@ -47,10 +48,7 @@ def listed(tokens: list[TokenOut]) -> str:
             str(token.id), token.name, token.scope, _day(token.created_at), token.created_by or "-",
             _day(token.last_used_at), _day(token.expires_at), "revoked" if token.revoked_at else "",
         ))  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return table(rows)
 
 
 def every(client: Client, *, everything: bool) -> list[TokenOut]:
