@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import importlib
 import json
@@ -12,13 +11,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from pipeline.lifeline import die_with
 from pipeline.rewards.types import Verdict, failed, shown
 from pipeline.sandbox.limits import Limits, enter
 
 SERVED_BY = {"math": "maths", "function": "function", "reasoning_gym": "gym"}
 """Reward -> the module of this folder whose `serve(settings)` gives the function that answers its questions."""
 
-_PR_SET_PDEATHSIG = 1
 _NO_MORE, _TIRED = 0, 75  # exit statuses of the fork that answers
 _MOST_ANSWERS = 5000
 
@@ -27,7 +26,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     settings, limit_s = job["settings"], job["limit_s"]
     if job["parent"]:
-        _die_with(job["parent"])
+        die_with(job["parent"])
     enter(Limits(**job["limits"]), job["user"])
     questions, replies = _take_pipes()
     try:
@@ -42,7 +41,7 @@ def main() -> None:
         us = os.getpid()
         fork = os.fork()
         if fork == 0:
-            _die_with(us)
+            die_with(us)
             os._exit(_answer_all(answer, questions, replies, limit_s))
         code = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
         if code == _NO_MORE:
@@ -75,15 +74,6 @@ def _answer_all(answer: Callable[..., Verdict], questions: TextIO, replies: Text
 def _write(replies: TextIO, reply: dict[str, Any]) -> None:
     replies.write(json.dumps(reply) + "\n")
     replies.flush()
-
-
-def _die_with(parent: int) -> None:
-    """Be killed when the thread that started us ends (Linux): a hanging computation would not notice."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)
 
 
 def _take_pipes() -> tuple[TextIO, TextIO]:

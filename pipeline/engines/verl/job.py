@@ -8,7 +8,6 @@ nothing else. Its exit status is the trainer's, 128 + n when signal n ended it.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import signal
@@ -18,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Literal
+
+from pipeline.lifeline import die_with
 
 MARK = "PILOT_RAY_JOB"  # in the environment of every process of the job, on whatever node
 POLL_S = 0.5
@@ -61,13 +62,6 @@ def run(file: Path, log: Path, patience_s: float, command: list[str]) -> int:
         if not asked and heard and json.loads(heard)["word"] == "stop":
             trainer.terminate()
             asked = True
-
-
-def die_with(parent: int) -> None:
-    """For a child before exec: be killed when the parent ends (Linux)."""
-    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def main() -> int:
