@@ -2,18 +2,15 @@
 
 from pipeline.rewards.latex import last_boxed
 from pipeline.rewards.registry import RewardConfig, described
-from pipeline.rewards.scorer import RewardFunction as Reward
-from pipeline.rewards.scorer import Scorer, build_reward, explain
+from pipeline.rewards.scorer import Scorer, explain
 from pipeline.rewards.types import Response, Score, Verdict
 
 __all__ = [
     "Response",
-    "Reward",
     "RewardConfig",
     "Score",
     "Scorer",
     "Verdict",
-    "build_reward",
     "described",
     "explain",
     "last_boxed",

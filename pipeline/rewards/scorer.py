@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pipeline.rewards.registry import RewardConfig, parts_of
@@ -98,13 +98,3 @@ def explain(config: RewardConfig, response: Response) -> Score:
     """One response, by a reward that is opened for it alone. Raises ValueError when a part can't start."""
     with Scorer(config, workers=1) as scorer:
         return scorer.score([response])[0]
-
-
-RewardFunction = Callable[[str, str], float]
-"""(response, reference answer) -> the reward that trains, NaN when it failed."""
-
-
-def build_reward(config: RewardConfig) -> RewardFunction:
-    """One response at a time and what trains only; a `Scorer` is faster and tells the accuracy and the parts."""
-    scorer = Scorer(config, workers=1)
-    return lambda response, answer: scorer.score([Response(response, answer)])[0].reward

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from pipeline.rewards import Response, Scorer, build_reward
+from pipeline.rewards import Response, Scorer, explain
 from pipeline.rewards.latex import final_boxes, last_boxed
 from pipeline.rewards.maths import MathReward, compare_plainly, serve
 from pipeline.rewards.values import differ
@@ -272,7 +272,9 @@ def test_reward_processes_die_with_a_trainer_that_is_killed():
     assert not alive
 
 
-def test_build_reward_gives_a_float_and_nan_for_failed():
-    reward = build_reward(MathReward(timeout_s=1))
-    assert reward("\\boxed{3}", "3") == 1 and math.isnan(reward(BOMBS[0], "x+y^2"))
-    assert reward("\\boxed{y > 3}", "y > 3") == 1
+def test_a_response_by_itself_is_a_float_and_nan_for_failed():
+    def scored(text, answer):
+        return explain(MathReward(timeout_s=1), Response(text, answer)).reward
+
+    assert scored("\\boxed{3}", "3") == 1 and math.isnan(scored(BOMBS[0], "x+y^2"))
+    assert scored("\\boxed{y > 3}", "y > 3") == 1

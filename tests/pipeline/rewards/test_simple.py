@@ -6,7 +6,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from pipeline.rewards import Response, Scorer, build_reward
+from pipeline.rewards import Response, Scorer, explain
 from pipeline.rewards.choice import ChoiceReward
 from pipeline.rewards.exact import ExactReward
 from pipeline.rewards.formatting import FormatReward
@@ -34,9 +34,13 @@ def value(reward, text, answer):
     return reward.look(Response(text, answer)).value
 
 
+def scored(reward, text, answer):
+    return explain(reward, Response(text, answer)).reward
+
+
 def test_exact():
-    reward = build_reward(ExactReward())
-    assert reward(" 42\n", "42") == 1 and reward("42.0", "42") == 0 and reward("", "42") == 0
+    reward = ExactReward()
+    assert scored(reward, " 42\n", "42") == 1 and scored(reward, "42.0", "42") == 0 and scored(reward, "", "42") == 0
 
 
 @pytest.mark.parametrize(
@@ -54,12 +58,13 @@ def test_exact():
     ],
 )
 def test_numeric(response, answer, expected):
-    assert build_reward(NumericReward())(response, answer) == expected
+    assert scored(NumericReward(), response, answer) == expected
 
 
 def test_numeric_tolerance_is_relative_above_one():
-    reward = build_reward(NumericReward(tolerance=0.01))
-    assert reward("1009", "1000") == 1 and reward("1011", "1000") == 0 and reward("0.009", "0") == 1
+    reward = NumericReward(tolerance=0.01)
+    assert scored(reward, "1009", "1000") == 1 and scored(reward, "1011", "1000") == 0
+    assert scored(reward, "0.009", "0") == 1
 
 
 @pytest.mark.parametrize("reward", [NumericReward(), Gsm8kReward(), ChoiceReward()])
