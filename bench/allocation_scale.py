@@ -10,7 +10,6 @@ turns step by step, so that both see the same machine. Sampling is not timed; it
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.verdict import finish
 from pipeline.allocation import Group, PilotCommit, Plan, Rollouts, Stage
 
 SMALL, LARGE = 1_000, 1_000_000
@@ -117,11 +117,7 @@ def main() -> int:
         )
         if value > bound
     ]
-    if arguments.json:
-        print(json.dumps(figures))
-    for line in missed:
-        print(f"missed: {line}", file=sys.stderr)
-    return 1 if missed else 0
+    return finish(figures, missed, arguments.json)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.verdict import finish
 from pipeline.config import ROOT, presets
 from pipeline.events import EvaluationFinished, events_path, read_events
 
@@ -88,16 +89,12 @@ def main() -> int:
     print(f"{enough} of {len(gains)} seeds gain {100 * LEAST_GAIN:.0f} points or more; slowest {max(times):.0f} s")
     if arguments.plot:
         plot(curves, preset["title"], arguments.plot)
-    if arguments.json:
-        print(json.dumps({"gains": gains, "seconds": times, "seeds_that_gain": enough}))
     missed = []
     if enough < LEAST_SHARE * len(gains):
         missed.append(f"seeds that gain {100 * LEAST_GAIN:.0f} points: {enough} of {len(gains)}, the bound is 5 of 6")
     if max(times) > MOST_SECONDS:
         missed.append(f"seconds: {max(times):.0f}, the bound is {MOST_SECONDS:.0f}")
-    for line in missed:
-        print(f"missed: {line}", file=sys.stderr)
-    return 1 if missed else 0
+    return finish({"gains": gains, "seconds": times, "seeds_that_gain": enough}, missed, arguments.json)
 
 
 if __name__ == "__main__":

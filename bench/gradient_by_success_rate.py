@@ -12,13 +12,13 @@ middle third of success rates is not above that of both outer thirds.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from bench.verdict import finish
 from pipeline.allocation import Plan, Request, Stage, group_advantages
 from pipeline.config import parse_config, presets
 from pipeline.engines.torch import Engine
@@ -83,11 +83,7 @@ def main() -> int:
             )
     if arguments.plot:
         plot(rates, found, arguments.plot)
-    if arguments.json:
-        print(json.dumps(figures))
-    for line in missed:
-        print(f"missed: {line}", file=sys.stderr)
-    return 1 if missed else 0
+    return finish(figures, missed, arguments.json)
 
 
 def plot(rates: np.ndarray, found: np.ndarray, path: Path) -> None:

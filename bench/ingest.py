@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
 import random
 import resource
 import sys
@@ -27,6 +26,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 import db
+from bench.verdict import finish
 from cli import services
 from db import ingest as tables
 from db import leases
@@ -177,11 +177,7 @@ def main() -> int:
         missed.append(f"ratio is {figures['ratio']:.1f}, the bound is {LEAST_RATIO}")
     if memory > MOST_MIB:
         missed.append(f"memory_mib is {memory:.0f}, the bound is {MOST_MIB}: the tail holds more than a few batches")
-    if arguments.json:
-        print(json.dumps(figures))
-    for line in missed:
-        print(f"missed: {line}", file=sys.stderr)
-    return 1 if missed else 0
+    return finish(figures, missed, arguments.json)
 
 
 if __name__ == "__main__":

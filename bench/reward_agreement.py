@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import math_verify
 
+from bench.verdict import finish
 from pipeline.rewards import Response, Scorer, last_boxed
 from pipeline.rewards.gsm8k import Gsm8kReward
 from pipeline.rewards.maths import MathReward
@@ -154,11 +155,8 @@ def main() -> int:
     misjudged = sum(
         result[f"gsm8k by {r}"][k] for r in ("gsm8k", "math") for k in ("right_misjudged", "changed_misjudged")
     )
-    if misjudged:
-        print(f"missed: {misjudged} GSM8K solutions misjudged", file=sys.stderr)
-    if args.json:
-        print(json.dumps(result))
-    return 1 if misjudged else 0
+    missed = [f"{misjudged} GSM8K solutions misjudged"] if misjudged else []
+    return finish(result, missed, args.json)
 
 
 if __name__ == "__main__":

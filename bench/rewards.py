@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.verdict import finish
 from pipeline.rewards import Response, Scorer
 from pipeline.rewards.maths import MathReward
 
@@ -139,11 +140,7 @@ def main() -> int:
     print(f"{result['answers']:,} answers in groups of {GROUP}, {args.workers} reward processes")
     print(f"math answers/s           {result['answers_per_s']:>9,}")
     print(f"time beside a hang       {result['delay_by_a_hanging_answer']:>9} x")
-    for bound in missed:
-        print(f"missed: {bound}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(result | {"passed": not missed}))
-    return 1 if missed else 0
+    return finish(result | {"passed": not missed}, missed, args.json)
 
 
 if __name__ == "__main__":

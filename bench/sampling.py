@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.verdict import finish
 from pipeline.engines.torch.model import load
 from pipeline.engines.torch.sampler import sample
 
@@ -94,11 +95,8 @@ def main() -> int:
     print(f"prefix tree            {result['tree_rollouts_per_s']:>9} rollouts/s")
     print(f"transformers generate  {result['generate_rollouts_per_s']:>9} rollouts/s ({batch} prompts a batch)")
     print(f"ratio                  {result['ratio']:>9}")
-    if not result["passed"]:
-        print(f"missed: ratio {ratio:.2f} < {LEAST_RATIO}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(result))
-    return 0 if result["passed"] else 1
+    missed = [] if result["passed"] else [f"ratio {ratio:.2f} < {LEAST_RATIO}"]
+    return finish(result, missed, args.json)
 
 
 if __name__ == "__main__":
