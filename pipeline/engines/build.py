@@ -29,7 +29,7 @@ class Engine(step.Engine, Protocol):
     def accuracy(
         self, prompts: Sequence[Prompt], samples: int, temperature: float, greedy: bool, step: int
     ) -> tuple[npt.NDArray[np.float64], int]:
-        """Mean reward per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled."""
+        """Mean accuracy per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled."""
         ...
 
     def keep(self, waiting: Iterable[Rollouts]) -> None:
