@@ -5,8 +5,8 @@
 
 Every method trains the bundled policy on the bundled task with the real trainer: the same optimiser, the same two
 updates a step, the same evaluation every 4,000 rollouts or so, until 100,000 rollouts are sampled. First each method
-sweeps the learning rate with two seeds; then its best one (fewest rollouts to the middle target) gets four more. GRPO
-and PODS sweep n as well. Rollouts are the measure. Seconds are processor seconds of sampling, rewards and updates on
+sweeps the learning rate with two seeds; then its best one (fewest rollouts to the middle target) gets four more. GRPO,
+DAPO and PODS sweep n as well. Rollouts are the measure. Seconds are processor seconds of sampling, rewards and updates on
 one thread, so other work on the machine does not count; but sampling on a prefix tree makes a rollout cheaper the more
 of them a prompt gets, so they say little about other engines.
 
@@ -67,6 +67,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "GRPO n=16, 3x prompts": grpo(16, 3 * BATCH),
     "DAPO n=16, surplus discarded": {"method": {"name": "dapo", "n": 16, "keep_surplus": False}},
     "DAPO n=16, surplus kept": {"method": {"name": "dapo", "n": 16}},
+    "DAPO n=8, surplus discarded": {"method": {"name": "dapo", "n": 8, "keep_surplus": False}},
+    "DAPO n=8, surplus kept": {"method": {"name": "dapo", "n": 8}},
     "PODS 32 -> 8": grpo(32) | pods(8),
     "PODS 64 -> 16": grpo(64) | pods(16),
     "Pilot-Commit 4+4": pilot_commit(4, 4),
@@ -268,9 +270,12 @@ def summarise(
     """Everything that the report shows, as one JSON object. A target that the median never reaches is null."""
     runs = {name: results.of(name, best[name], seeds, rollouts) for name in methods}
     reach = {n: {t: [first_reached(r["curve"], t) for r in rs] for t in TARGETS} for n, rs in runs.items()}
-    grpos = [n for n in methods if n.startswith("GRPO")]
-    best_grpo = min(grpos, key=lambda n: np.median(reach[n][MIDDLE]), default=None)
-    dapos = {w: next((n for n in methods if n.startswith("DAPO") and w in n), None) for w in ("discarded", "kept")}
+
+    def best_of(kind: str, what: str = "") -> str | None:
+        these = [n for n in methods if n.startswith(kind) and what in n]
+        return min(these, key=lambda n: np.median(reach[n][MIDDLE]), default=None)
+
+    best_grpo, dapos = best_of("GRPO"), {what: best_of("DAPO", what) for what in ("discarded", "kept")}
 
     def median(values: Iterable[float]) -> float | None:
         value = float(np.nanmedian(list(values)))
