@@ -6,7 +6,7 @@
 Every method trains the bundled policy on the bundled task with the real trainer: the same optimiser, the same two
 updates a step, the same evaluation every 4,000 rollouts or so, until 100,000 rollouts are sampled. First each method
 sweeps the learning rate with two seeds; then its best one (fewest rollouts to the middle target) gets four more. GRPO,
-DAPO and PODS sweep n as well. Rollouts are the measure. Seconds are processor seconds of sampling, rewards and updates on
+DAPO and PODS sweep n too. Rollouts are the measure. Seconds are processor seconds of sampling, rewards and updates on
 one thread, so other work on the machine does not count; but sampling on a prefix tree makes a rollout cheaper the more
 of them a prompt gets, so they say little about other engines.
 
