@@ -23,6 +23,8 @@ from api.schemas import (
     Buckets,
     Checkpoints,
     ConfigCheck,
+    DeliveryOut,
+    DeliveryPage,
     Health,
     Ledger,
     LogPart,
@@ -34,9 +36,14 @@ from api.schemas import (
     RolloutPage,
     RunDetail,
     RunPage,
+    SettingsOut,
     TokenMade,
     TokenOut,
     TokenPage,
+    WebhookMade,
+    WebhookOut,
+    Webhooks,
+    Workers,
 )
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -242,6 +249,38 @@ class Client:
             AuditPage, "GET", "/api/v1/audit", params={"target": target, "limit": limit, "cursor": cursor}
         )
 
+    def workers(self) -> Workers:
+        """Hosts, what they offer, and which run holds what."""
+        return self._call(Workers, "GET", "/api/v1/workers")
+
+    def settings(self) -> SettingsOut:
+        """What an administrator has set for everybody."""
+        return self._call(SettingsOut, "GET", "/api/v1/settings")
+
+    def change_settings(self, price_per_gpu_hour: float | None, currency: str) -> SettingsOut:
+        body = {"price_per_gpu_hour": price_per_gpu_hour, "currency": currency}
+        return self._call(SettingsOut, "PUT", "/api/v1/settings", json=body)
+
+    def create_webhook(self, url: str, events: Sequence[str]) -> WebhookMade:
+        """An address that is told of events, with the secret that signs them, which is never to be had again."""
+        return self._call(WebhookMade, "POST", "/api/v1/webhooks", json={"url": url, "events": list(events)})
+
+    def list_webhooks(self) -> list[WebhookOut]:
+        """Oldest first."""
+        return self._call(Webhooks, "GET", "/api/v1/webhooks").webhooks
+
+    def delete_webhook(self, webhook_id: uuid.UUID | str) -> WebhookOut:
+        return self._call(WebhookOut, "DELETE", _webhook(webhook_id))
+
+    def test_webhook(self, webhook_id: uuid.UUID | str) -> DeliveryOut:
+        """Delivers an event of the type `test`; `deliveries` tells what came of it."""
+        return self._call(DeliveryOut, "POST", _webhook(webhook_id, "test"))
+
+    def deliveries(self, webhook_id: uuid.UUID | str, limit: int = 50, cursor: str | None = None) -> DeliveryPage:
+        """Newest first."""
+        params = {"limit": limit, "cursor": cursor}
+        return self._call(DeliveryPage, "GET", _webhook(webhook_id, "deliveries"), params=params)
+
     def healthz(self) -> Health:
         """Whether the API process answers."""
         return self._call(Health, "GET", "/healthz")
@@ -304,6 +343,10 @@ class Client:
 
 def _run(run_id: uuid.UUID | str, *rest: str) -> str:
     return "/".join(["/api/v1/runs", *(quote(str(part), safe="") for part in (run_id, *rest))])
+
+
+def _webhook(webhook_id: uuid.UUID | str, *rest: str) -> str:
+    return "/".join(["/api/v1/webhooks", quote(str(webhook_id), safe=""), *rest])
 
 
 def _is_loopback(host: str) -> bool:

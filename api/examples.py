@@ -128,6 +128,8 @@ _DELIVERY: dict[str, Any] = {
     "error": None,
 }
 
+_SETTINGS = {"price_per_gpu_hour": 2.5, "currency": "USD", "changed_at": "2026-01-05T09:00:00Z", "changed_by": "ada"}
+
 ANSWERS: dict[str, Any] = {
     "create_run": _QUEUED,
     "list_runs": {"runs": [_SUMMARY], "next_cursor": None},
@@ -228,6 +230,29 @@ ANSWERS: dict[str, Any] = {
     "delete_webhook": _WEBHOOK,
     "test_webhook": _DELIVERY | {"event": "test", "attempts": 0, "delivered_at": None, "status": None},
     "list_deliveries": {"deliveries": [_DELIVERY], "next_cursor": None},
+    "list_workers": {
+        "workers": [
+            {
+                "host": "node-7",
+                "silent_since": None,
+                "cpu_use": 0.31,
+                "slots": [
+                    {
+                        "kind": "cuda",
+                        "device": "0",
+                        "label": "NVIDIA H200, 139 GiB",
+                        "offered": True,
+                        "use": 0.94,
+                        "run_id": _RUN,
+                        "run_name": "first run",
+                        "taken_at": "2026-01-05T09:30:02Z",
+                    }
+                ],
+            }
+        ]
+    },
+    "get_settings": _SETTINGS,
+    "change_settings": _SETTINGS,
     "list_audit": {"entries": [_CHANGE], "next_cursor": None},
     "get_health": {"status": "ok", "checks": {"api": "ok"}},
     "get_readiness": {"status": "ok", "checks": {"database": "ok", "migrations": "ok", "broker": "ok"}},

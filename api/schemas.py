@@ -363,6 +363,53 @@ class TokenPage(BaseModel):
     next_cursor: str | None
 
 
+class SlotOut(BaseModel):
+    """A CPU slot or one GPU of a host, and the run that holds it."""
+
+    kind: Literal["cpu", "cuda"]
+    device: str = Field(description="What CUDA_VISIBLE_DEVICES calls the GPU; a CPU slot's number.", examples=["0"])
+    label: str = Field(examples=["NVIDIA H200, 139 GiB"])
+    offered: bool = Field(description="false: its host has it no more, and the run that holds it is still ending.")
+    use: float | None = Field(description="Share of the time that the GPU computed, lately; null: not known.")
+    run_id: uuid.UUID | None
+    run_name: str | None = Field(description="null: nobody holds it, or the run was deleted.")
+    taken_at: dt.datetime | None
+
+
+class WorkerOut(BaseModel):
+    """A host on which a worker runs, or ran within the last day."""
+
+    host: str
+    silent_since: dt.datetime | None = Field(description="When its announcement ran out; null: it answers.")
+    cpu_use: float | None = Field(description="Share of all its cores, lately; null: not known.")
+    slots: list[SlotOut]
+
+
+class Workers(BaseModel):
+    """By name of the host."""
+
+    workers: list[WorkerOut]
+
+
+class SettingsChange(BaseModel):
+    """All settings anew."""
+
+    model_config = ConfigDict(extra="forbid")
+    price_per_gpu_hour: float | None = Field(
+        ge=0, le=1e6, allow_inf_nan=False, description="null: money is not shown.", examples=[2.5]
+    )
+    currency: str = Field(pattern=r"^[A-Z]{3}$", description="ISO 4217.", examples=["USD"])
+
+
+class SettingsOut(BaseModel):
+    """What holds for everybody. changed_at, changed_by: null while nothing was set."""
+
+    price_per_gpu_hour: float | None = Field(description="In `currency`; null: not set, and money is not shown.")
+    currency: str = Field(description="ISO 4217.", examples=["USD"])
+    changed_at: dt.datetime | None = None
+    changed_by: str | None = None
+
+
 WebhookEvent = Literal["run.state", "run.alert"]
 
 
@@ -418,7 +465,7 @@ class AuditRow(BaseModel):
     token_id: uuid.UUID
     token_name: str
     action: str = Field(examples=["run.stop"])
-    target: str = Field(description="Id of the run or token that was changed.")
+    target: str = Field(description="Id of what was changed, or `settings`.")
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     request_id: str

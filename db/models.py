@@ -161,6 +161,7 @@ class Host(Base):
 
     name: Mapped[str] = mapped_column(primary_key=True)
     expires_at: Mapped[dt.datetime]
+    cpu_use: Mapped[float | None]  # share of all its cores, lately; None: not known
 
 
 class Slot(Base):
@@ -182,6 +183,7 @@ class Slot(Base):
     run_id: Mapped[uuid.UUID | None]  # no foreign key: the processes of a deleted run hold it, too
     fence: Mapped[int | None] = mapped_column(BigInteger)
     taken_at: Mapped[dt.datetime | None]
+    use: Mapped[float | None]  # share of the time that the GPU computed, lately; None: not known
 
 
 class Dataset(Base):
@@ -325,6 +327,19 @@ class Token(Base):
     expires_at: Mapped[dt.datetime | None]
     revoked_at: Mapped[dt.datetime | None]
     last_used_at: Mapped[dt.datetime | None]  # to the minute
+
+
+class PlatformSettings(Base):
+    """What an administrator has set for everybody: one row, or none while nothing was set."""
+
+    __tablename__ = "settings"
+    __table_args__ = (CheckConstraint("id", name="one_row"),)
+
+    id: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    price_per_gpu_hour: Mapped[float | None]  # None: money is not shown
+    currency: Mapped[str]  # ISO 4217
+    changed_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    changed_by: Mapped[str]  # name of the token
 
 
 class AuditEntry(Base):

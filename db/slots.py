@@ -12,14 +12,14 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from db.models import Host, Lease, Slot
+from db.models import Host, Lease, Run, Slot
 
 FORGOTTEN_AFTER = dt.timedelta(days=1)
 
@@ -30,6 +30,16 @@ class Device(NamedTuple):
     kind: str
     name: str
     label: str
+
+
+class Use(NamedTuple):
+    """How busy a host is, as shares from 0 to 1: all its cores together, and its GPUs by name, those that are known."""
+
+    cpu: float | None = None
+    gpus: Mapping[str, float] = {}
+
+
+NOT_KNOWN: Final = Use()
 
 
 class Holding(NamedTuple):
@@ -52,15 +62,31 @@ class HostSlots(NamedTuple):
         return sum(slot.kind == kind and slot.run_id is None for slot in self.slots)
 
 
-def announce(session: Session, host: str, devices: Sequence[Device], ttl: dt.timedelta) -> None:
+class Held(NamedTuple):
+    """A slot, and the name of the run that holds it; None when nobody does, or the run was deleted."""
+
+    slot: Slot
+    run: str | None
+
+
+class Worker(NamedTuple):
+    """A host that has announced itself within a day. silent: its announcement ran out."""
+
+    host: Host
+    silent: bool
+    slots: Sequence[Held]
+
+
+def announce(session: Session, host: str, devices: Sequence[Device], ttl: dt.timedelta, use: Use = NOT_KNOWN) -> None:
     """The host has exactly these devices for runs, for another `ttl`.
 
     Who holds a slot stays; one that is held and no longer announced is not given away again. Hosts that have been
     silent for a day are forgotten, unless a run that they started is still alive.
     """
     expires = sa.func.clock_timestamp() + ttl
-    statement = insert(Host).values(name=host, expires_at=expires)
-    session.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"expires_at": expires}))
+    told = {"expires_at": expires, "cpu_use": use.cpu}
+    statement = insert(Host).values(name=host, **told)
+    session.execute(statement.on_conflict_do_update(index_elements=["name"], set_=told))
     positions: Counter[str] = Counter()
     rows = []
     for device in devices:
@@ -72,6 +98,7 @@ def announce(session: Session, host: str, devices: Sequence[Device], ttl: dt.tim
                 "device": device.name,
                 "label": device.label,
                 "offered": True,
+                "use": use.gpus.get(device.name) if device.kind == "cuda" else None,
             }
         )
         positions[device.kind] += 1
@@ -79,7 +106,7 @@ def announce(session: Session, host: str, devices: Sequence[Device], ttl: dt.tim
     session.execute(of_host.values(offered=False))
     if rows:
         new = insert(Slot)
-        columns = {name: new.excluded[name] for name in ("device", "label", "offered")}
+        columns = {name: new.excluded[name] for name in ("device", "label", "offered", "use")}
         session.execute(new.on_conflict_do_update(index_elements=["host", "kind", "position"], set_=columns), rows)
     session.execute(sa.delete(Slot).where(Slot.host == host, Slot.offered.is_(False), Slot.run_id.is_(None)))
     living = (
@@ -153,6 +180,25 @@ def hosts(session: Session) -> list[HostSlots]:
     ).all()
     slots = _offered(session, names)
     return [HostSlots(name, [slot for slot in slots if slot.host == name]) for name in names]
+
+
+def workers(session: Session) -> list[Worker]:
+    """Every known host, by name, with what it offers and what is still held there."""
+    known = session.execute(
+        sa.select(Host, Host.expires_at <= sa.func.clock_timestamp())
+        .order_by(Host.name)
+        .execution_options(populate_existing=True)
+    ).all()
+    held = session.execute(
+        sa.select(Slot, Run.name)
+        .outerjoin(Run, sa.and_(Run.id == Slot.run_id, Run.deleted_at.is_(None)))
+        .order_by(Slot.host, Slot.kind, Slot.position)
+        .execution_options(populate_existing=True)
+    ).all()
+    return [
+        Worker(host, silent, [Held(slot, name) for slot, name in held if slot.host == host.name])
+        for host, silent in known
+    ]
 
 
 def _offered(session: Session, hosts: Sequence[str]) -> Sequence[Slot]:

@@ -19,10 +19,12 @@ from worker.app import LAUNCH, app
 from worker.devices import devices
 from worker.metrics import LAUNCHES
 from worker.settings import APP_ROOT, Settings
+from worker.use import Sampler
 
 log = logging.getLogger(__name__)
 
 supervisors: list[subprocess.Popen[bytes]] = []  # ours until we collect them; they outlive us
+_sampler = Sampler()
 
 
 @cache
@@ -45,7 +47,7 @@ def launch_waiting(settings: Settings) -> None:
     ttl = dt.timedelta(seconds=settings.lease_ttl_s)
     while True:
         with Session(engine()) as session, session.begin():
-            slots.announce(session, host.HOST, devices(settings), ttl)
+            slots.announce(session, host.HOST, devices(settings), ttl, _sampler.use())
             claim = leases.claim_next(session, host.HOST, host.holder(), ttl)
         if claim is None:
             return

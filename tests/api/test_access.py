@@ -60,6 +60,7 @@ def test_a_scope_is_a_bound(api: TestClient, database_url: str, engine: sa.Engin
         read = api.request(method, path, headers=reader | JSON, content=b"{}" if method == "POST" else None)
         run = api.request(method, path, headers=runner | JSON, content=b"{}" if method == "POST" else None)
         admins = path.startswith(("/api/v1/tokens", "/api/v1/audit", "/api/v1/webhooks"))
+        admins = admins or name == "change_settings"
         changes = method != "GET" and name != "validate_config"
         assert (read.status_code == 403) == (admins or changes), name
         assert (run.status_code == 403) == admins, name
@@ -136,11 +137,13 @@ def test_every_change_is_in_the_audit_log(api: TestClient, engine: sa.Engine, co
         "delete_run": f"/api/v1/runs/{add_run(engine, state='failed').id}",
         "clone_run": f"/api/v1/runs/{run}/clone",
         "revoke_token": f"/api/v1/tokens/{token}",
+        "change_settings": "/api/v1/settings",
         "create_webhook": None,
         "test_webhook": f"/api/v1/webhooks/{webhook}/test",
         "delete_webhook": f"/api/v1/webhooks/{other}",
     }
     bodies = {"change_run": {"priority": 3}, "clone_run": {"config": {"name": "again"}}}
+    bodies |= {"change_settings": {"price_per_gpu_hour": 2, "currency": "EUR"}}
     expected = 4
     for method, _, name in operations(api):
         if method == "GET" or name == "validate_config":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from db.slots import Device
+from db.slots import Device, Use
 from worker import devices
 from worker.settings import Settings
+from worker.use import Sampler
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +85,18 @@ def test_a_trainer_sees_what_it_holds() -> None:
     held = [Device("cuda", "3", ""), Device("cuda", "MIG-1", "")]
     assert devices.environment(held)["CUDA_VISIBLE_DEVICES"] == "3,MIG-1"
     assert devices.environment([Device("cpu", "0", "")])["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_how_busy_devices_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, "echo '0, 94'; echo '1, [N/A]'")
+    sampler = Sampler()
+    assert sampler.use() == Use(None, {"0": 0.94}), "a MIG device tells nothing, and the CPU nothing yet"
+    nvidia_smi(tmp_path, "echo '0, 7'")
+    assert sampler.use().gpus == {"0": 0.94}, "it is not asked all the time"
+    later = time.monotonic() + 11
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    cpu, gpus = sampler.use()
+    assert gpus == {"0": 0.07} and cpu is not None and 0 <= cpu <= 1
+    nvidia_smi(tmp_path, "exit 9")
+    monkeypatch.setattr(time, "monotonic", lambda: later + 11)
+    assert sampler.use().gpus == {}
