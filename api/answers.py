@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from api import alerts
-from api.schemas import Alert, AttemptOut, BucketsAt, EvaluationOut, PromptRow, RunDetail, RunSummary, StepOut
+from api.schemas import (
+    Alert,
+    AttemptOut,
+    BucketsAt,
+    EvaluationOut,
+    FateCount,
+    Ledger,
+    PromptRow,
+    RunDetail,
+    RunSummary,
+    StepOut,
+)
 from db import runs, views
-from db.models import Run
-from db.views import BucketCounts, PromptStanding, bucket_counts
+from db.models import FATES, Run
+from db.views import BucketCounts, PromptStanding, Spend, bucket_counts
 
 
 def run_summaries(session: Session, rows: Sequence[Run]) -> list[RunSummary]:
@@ -31,6 +42,15 @@ def run_detail(session: Session, run: Run) -> RunDetail:
 
 def buckets_at(counts: BucketCounts) -> BucketsAt:
     return BucketsAt(step=counts.step, counts=counts.counts)
+
+
+def ledger_of(sampled: Spend, fates: Mapping[str, Spend]) -> Ledger:
+    """Every fate is named, those that nothing met, too."""
+    none = Spend(0, 0)
+    return Ledger(
+        sampled=FateCount(fate="sampled", **sampled._asdict()),
+        fates=[FateCount(fate=fate, **fates.get(fate, none)._asdict()) for fate in FATES],
+    )
 
 
 def prompt_row(standing: PromptStanding) -> PromptRow:

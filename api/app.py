@@ -13,7 +13,7 @@ from api import openapi
 from api.guard import Guard
 from api.metrics import Metrics
 from api.problems import HANDLED, ApiProblem, answer
-from api.routes import config, events, files, health, platform, prompts, runs, tokens, views, webhooks
+from api.routes import compare, config, events, files, health, platform, prompts, runs, tokens, views, webhooks
 from api.settings import Settings
 from db import create_engine
 
@@ -48,7 +48,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(engine)
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
-    for topic in (runs, events, views, files, prompts, config, tokens, webhooks, platform, health):
+    for topic in (runs, events, views, compare, files, prompts, config, tokens, webhooks, platform, health):
         app.include_router(topic.router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)

@@ -22,6 +22,7 @@ from api.schemas import (
     AuditPage,
     Buckets,
     Checkpoints,
+    Comparison,
     ConfigCheck,
     DeliveryOut,
     DeliveryPage,
@@ -177,6 +178,15 @@ class Client:
 
     def ledger(self, run_id: uuid.UUID | str) -> Ledger:
         return self._call(Ledger, "GET", _run(run_id, "ledger"))
+
+    def compare(
+        self, run_ids: Sequence[uuid.UUID | str], points: int = 200, metrics: Sequence[str] = ("reward_variance",)
+    ) -> Comparison:
+        """Up to 20 runs in this order, each with all its evaluations and about `points` steps. ApiError 404 names a run
+        that is unknown.
+        """
+        params = {"run": [str(run_id) for run_id in run_ids], "points": points, "metric": list(metrics)}
+        return self._call(Comparison, "GET", "/api/v1/compare", params=params)
 
     def prompts(
         self,

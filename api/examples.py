@@ -84,6 +84,13 @@ _VISIT: dict[str, Any] = {
     "tokens": 128,
     "bucket": "ready",
 }
+_LEDGER: dict[str, Any] = {
+    "sampled": {"fate": "sampled", "rollouts": 5120, "tokens": 81920},
+    "fates": [
+        {"fate": fate, "rollouts": rollouts, "tokens": 16 * rollouts}
+        for fate, rollouts in zip(FATES, (128, 3200, 640, 900, 200, 0, 40, 0, 12, 0), strict=True)
+    ],
+}
 _METRICS = {"success_rate": 0.44, "reward_variance": 0.21, "loss": 0.012, "grad_norm": 0.8, "age_mean": None}
 
 _TOKEN: dict[str, Any] = {
@@ -168,12 +175,31 @@ ANSWERS: dict[str, Any] = {
         ],
     },
     "get_buckets": {"step": 12, "counts": _COUNTS, "history": [{"step": 12, "counts": _COUNTS}]},
-    "get_ledger": {
-        "sampled": {"fate": "sampled", "rollouts": 5120, "tokens": 81920},
-        "fates": [
-            {"fate": fate, "rollouts": rollouts, "tokens": 16 * rollouts}
-            for fate, rollouts in zip(FATES, (128, 3200, 640, 900, 200, 0, 40, 0, 12, 0), strict=True)
-        ],
+    "get_ledger": _LEDGER,
+    "compare_runs": {
+        "runs": [
+            {
+                "run": _SUMMARY,
+                "config": _CONFIG,
+                "evaluations": {
+                    "step": [0, 10],
+                    "rollouts": [0, 4300],
+                    "tokens": [0, 68800],
+                    "hours": [0.001, 0.152],
+                    "accuracy": [0.41, 0.47],
+                    "stderr": [0.02, 0.02],
+                    "greedy_accuracy": [0.45, 0.52],
+                },
+                "series": {
+                    "step": [1, 12],
+                    "rollouts": [430, 5120],
+                    "tokens": [6880, 81920],
+                    "hours": [0.014, 0.17],
+                    "metrics": {"reward_variance": [0.19, 0.21]},
+                },
+                "ledger": _LEDGER,
+            }
+        ]
     },
     "list_prompts": {"prompts": [_PROMPT], "total": 1, "next_cursor": None},
     "get_prompt": {

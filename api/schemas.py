@@ -206,6 +206,49 @@ class Ledger(BaseModel):
     fates: list[FateCount]
 
 
+class AccuracyCurve(BaseModel):
+    """Every evaluation of a run, in order: value i of each list is of evaluation i.
+
+    rollouts, tokens: sampled for training until then. hours: for which trainers had run. accuracy: sampled; stderr: its
+    standard error over prompts.
+    """
+
+    step: list[int]
+    rollouts: list[int]
+    tokens: list[int]
+    hours: list[float]
+    accuracy: list[float]
+    stderr: list[float]
+    greedy_accuracy: list[float]
+
+
+class StepCurve(BaseModel):
+    """Evenly spaced steps of a run, the first and the last among them: value i of each list is of the same step.
+
+    rollouts, tokens, hours: until the step's end. metrics: the step's own; null where it had no such value.
+    """
+
+    step: list[int]
+    rollouts: list[int]
+    tokens: list[int]
+    hours: list[float]
+    metrics: dict[str, list[float | None]]
+
+
+class ComparedRun(BaseModel):
+    run: RunSummary
+    config: dict[str, Any]
+    evaluations: AccuracyCurve
+    series: StepCurve
+    ledger: Ledger
+
+
+class Comparison(BaseModel):
+    """The runs in the order in which they were named."""
+
+    runs: list[ComparedRun]
+
+
 class PromptRow(BaseModel):
     id: str
     text: str

@@ -7,12 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.answers import alerts_now, buckets_at
+from api.answers import alerts_now, buckets_at, ledger_of
 from api.dependencies import CleanText, Reading, RunId
 from api.openapi import problems
-from api.schemas import Alerts, Buckets, EvaluationOut, FateCount, Ledger, Metrics, StepOut
+from api.schemas import Alerts, Buckets, EvaluationOut, Ledger, Metrics, StepOut
 from db import views
-from db.models import FATES
 
 router = APIRouter(
     prefix="/api/v1/runs/{run_id}",
@@ -67,12 +66,7 @@ def get_buckets(run_id: RunId, session: Reading, from_step: FromStep = 0) -> Buc
 @router.get("/ledger", operation_id="get_ledger")
 def get_ledger(run_id: RunId, session: Reading) -> Ledger:
     """Every training rollout by what became of it."""
-    sampled, fates = views.ledger(session, run_id)
-    none = views.Spend(0, 0)
-    return Ledger(
-        sampled=FateCount(fate="sampled", rollouts=sampled.rollouts, tokens=sampled.tokens),
-        fates=[FateCount(fate=fate, **fates.get(fate, none)._asdict()) for fate in FATES],
-    )
+    return ledger_of(*views.ledger(session, run_id))
 
 
 @router.get("/alerts", operation_id="list_alerts")

@@ -1,0 +1,64 @@
+"""Several runs side by side."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from api.answers import ledger_of, run_summaries
+from api.dependencies import CleanText, Reading
+from api.openapi import problems
+from api.schemas import AccuracyCurve, ComparedRun, Comparison, StepCurve
+from db import compare
+from db.views import Spend
+
+router = APIRouter(prefix="/api/v1", tags=["what a run did"])
+
+
+class CompareQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    run: list[uuid.UUID] = Field(min_length=1, max_length=20, description="The runs, each once.")
+    points: int = Field(200, ge=2, le=1000, description="About so many steps of each run at most, evenly spaced.")
+    metric: list[CleanText] = Field(
+        ["reward_variance"], min_length=1, max_length=8, description="Metrics of the steps to answer."
+    )
+
+    @field_validator("run")
+    @classmethod
+    def _each_once(cls, runs: list[uuid.UUID]) -> list[uuid.UUID]:
+        twice = next((run for at, run in enumerate(runs) if run in runs[:at]), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is named twice; name each run once")
+        return runs
+
+
+@router.get("/compare", operation_id="compare_runs", responses=problems("run-not-found", "invalid-request"))
+def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> Comparison:
+    """Up to 20 runs, in the order in which they are named, with all that it takes to compare them: what each is, how
+    accurate it became for which steps, rollouts, tokens and hours, and what became of its rollouts.
+    """
+    found = compare.compare(session, query.run, points=query.points, metrics=query.metric)
+    summaries = run_summaries(session, [each.run for each in found])
+    return Comparison(
+        runs=[
+            ComparedRun(
+                run=summary,
+                config=each.run.config,
+                evaluations=AccuracyCurve(
+                    **{name: [getattr(at, name) for at in each.evaluations] for name in compare.AccuracyAt._fields}
+                ),
+                series=StepCurve(
+                    step=[at.step for at in each.steps],
+                    rollouts=[at.rollouts for at in each.steps],
+                    tokens=[at.tokens for at in each.steps],
+                    hours=[at.hours for at in each.steps],
+                    metrics={name: [at.metrics[i] for at in each.steps] for i, name in enumerate(query.metric)},
+                ),
+                ledger=ledger_of(Spend(each.run.rollouts, each.run.tokens), each.fates),
+            )
+            for summary, each in zip(summaries, found, strict=True)
+        ]
+    )
