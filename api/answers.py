@@ -15,6 +15,7 @@ from api.schemas import (
     Alert,
     AttemptOut,
     BucketsAt,
+    CurvePoint,
     EvaluationOut,
     FateCount,
     Ledger,
@@ -23,21 +24,22 @@ from api.schemas import (
     RunSummary,
     StepOut,
 )
-from db import runs, views
+from db import run_list, runs, views
 from db.models import FATES, Run
+from db.run_list import Progress
 from db.views import BucketCounts, PromptStanding, Spend, bucket_counts
+from pipeline.config import parse_config
 
 
 def run_summaries(session: Session, rows: Sequence[Run]) -> list[RunSummary]:
-    standings = runs.standings(session, rows)
-    return [RunSummary.model_validate(_summary(run, standings[run.id], RunSummary)) for run in rows]
+    return [RunSummary.model_validate(body) for body in _summaries(session, rows, RunSummary)]
 
 
 def run_detail(session: Session, run: Run) -> RunDetail:
     """The run as it stands in this transaction."""
     attempts = [AttemptOut.model_validate(a, from_attributes=True) for a in runs.attempts(session, run.id)]
-    standing = runs.standings(session, [run])[run.id]
-    return RunDetail.model_validate(_summary(run, standing, RunDetail) | {"attempts": attempts})
+    (body,) = _summaries(session, [run], RunDetail)
+    return RunDetail.model_validate(body | {"attempts": attempts})
 
 
 def buckets_at(counts: BucketCounts) -> BucketsAt:
@@ -75,7 +77,13 @@ def alerts_now(session: Session, run_id: uuid.UUID) -> list[Alert]:
     )
 
 
-def _summary(run: Run, standing: runs.Standing, body: type[BaseModel]) -> dict[str, Any]:
+def _summaries(session: Session, rows: Sequence[Run], body: type[BaseModel]) -> list[dict[str, Any]]:
+    standings = runs.standings(session, rows)
+    progress = run_list.progress(session, [run.id for run in rows])
+    return [_summary(run, standings[run.id], progress[run.id], body) for run in rows]
+
+
+def _summary(run: Run, standing: runs.Standing, progress: Progress, body: type[BaseModel]) -> dict[str, Any]:
     columns = {name: getattr(run, name) for name in body.model_fields if hasattr(run, name)}
     budget = run.config["budget"]
     return (
@@ -85,5 +93,31 @@ def _summary(run: Run, standing: runs.Standing, body: type[BaseModel]) -> dict[s
             "buckets": bucket_counts(run.step, run.buckets).counts,
             "steps_budget": budget["steps"],
             "rollouts_budget": budget["rollouts"],
+            "curve": [CurvePoint(rollouts=rollouts, accuracy=accuracy) for rollouts, accuracy in progress.curve],
+            "reward_variance": progress.reward_variance,
+            "seconds": progress.seconds,
+            "seconds_left": _seconds_left(run, progress) if run.state == "running" else None,
         }
     )
+
+
+def _seconds_left(run: Run, lately: Progress) -> float | None:
+    """Until the first bound of its budget is reached; None until the pace of the newest attempt is known."""
+    if lately.pace_s <= 0:
+        return None
+    budget = run.config["budget"]
+    left = [
+        (budget[name] - spent) * lately.pace_s / gained
+        for name, spent, gained in (
+            ("steps", run.step, lately.steps),
+            ("rollouts", run.rollouts, lately.rollouts),
+            ("tokens", run.tokens, lately.tokens),
+        )
+        if budget.get(name) is not None and gained > 0
+    ]
+    if budget.get("wall_clock_s") is not None:
+        left.append(budget["wall_clock_s"] - lately.seconds)
+    if budget.get("gpu_hours") is not None:
+        gpus = parse_config(run.config).engine.n_gpus
+        left.append(3600 * budget["gpu_hours"] / gpus - lately.seconds)
+    return max(0.0, min(left)) if left else None

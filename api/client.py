@@ -36,6 +36,7 @@ from api.schemas import (
     PromptPage,
     RolloutPage,
     RunDetail,
+    RunFacets,
     RunPage,
     SettingsOut,
     TokenMade,
@@ -126,9 +127,33 @@ class Client:
         headers = {} if key is None else {"Idempotency-Key": key}
         return self._call(RunDetail, "POST", "/api/v1/runs", json={"config": config}, headers=headers)
 
-    def list_runs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> RunPage:
-        """Newest first; `cursor` is the `next_cursor` of the page before."""
-        return self._call(RunPage, "GET", "/api/v1/runs", params={"state": state, "limit": limit, "cursor": cursor})
+    def list_runs(
+        self,
+        state: str | Sequence[str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        *,
+        method: str | None = None,
+        tag: str | None = None,
+        owner: str | None = None,
+        search: str | None = None,
+        archived: str = "no",
+        sort: str = "-created",
+    ) -> RunPage:
+        """A page of runs; `cursor` is the `next_cursor` of the page before.
+
+        state: one or several. search: part of a name or of a model's path, a tag, or the beginning of an id.
+        archived: no, only or any. sort: created, name, accuracy or rollouts; a leading '-' means largest first.
+        """
+        params = {
+            "state": state, "method": method, "tag": tag, "owner": owner, "search": search, "archived": archived,
+            "sort": sort, "limit": limit, "cursor": cursor,
+        }  # fmt: skip
+        return self._call(RunPage, "GET", "/api/v1/runs", params=params)
+
+    def run_facets(self) -> RunFacets:
+        """The methods, tags and owners that runs have."""
+        return self._call(RunFacets, "GET", "/api/v1/runs/facets")
 
     def get_run(self, run_id: uuid.UUID | str) -> RunDetail:
         return self._call(RunDetail, "GET", _run(run_id))
@@ -146,8 +171,18 @@ class Client:
         body = {"config": config, "priority": priority}
         return self._call(RunDetail, "POST", _run(run_id, "clone"), json=body, headers=headers)
 
-    def set_priority(self, run_id: uuid.UUID | str, priority: int) -> RunDetail:
-        return self._call(RunDetail, "PATCH", _run(run_id), json={"priority": priority})
+    def change_run(
+        self,
+        run_id: uuid.UUID | str,
+        *,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        archived: bool | None = None,
+        priority: int | None = None,
+    ) -> RunDetail:
+        """Changes what is given. tags: all of them. ApiError 409 when a run that has not ended is to be archived."""
+        given = {"name": name, "tags": tags, "archived": archived, "priority": priority}
+        return self._call(RunDetail, "PATCH", _run(run_id), json={k: v for k, v in given.items() if v is not None})
 
     def delete_run(self, run_id: uuid.UUID | str) -> RunDetail:
         """Deletes a run that has ended, with everything that it left. ApiError 409 otherwise."""

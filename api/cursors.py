@@ -17,9 +17,27 @@ class Cursor(BaseModel):
 
 
 class RunsCursor(Cursor):
-    state: str | None
-    created_at: AwareDatetime
+    """By sort key: NewestRuns, RunsByName, RunsByNumber."""
+
+    filters: str
     id: uuid.UUID
+
+
+class NewestRuns(RunsCursor):
+    value: AwareDatetime
+
+
+class RunsByName(RunsCursor):
+    value: Annotated[str, Field(pattern=r"^[^\x00]*$")]
+
+
+class RunsByNumber(RunsCursor):
+    value: Annotated[float, Field(ge=-1, lt=2**63)]
+
+
+RUNS: dict[str, type[NewestRuns | RunsByName | RunsByNumber]] = {
+    "created": NewestRuns, "name": RunsByName, "accuracy": RunsByNumber, "rollouts": RunsByNumber,
+}  # fmt: skip
 
 
 class PromptsCursor(Cursor):

@@ -35,6 +35,13 @@ _SUMMARY: dict[str, Any] = {
     "accuracy": 0.47,
     "best_accuracy": 0.47,
     "buckets": _COUNTS,
+    "created_by": "ada",
+    "tags": ["baseline"],
+    "archived_at": None,
+    "curve": [{"rollouts": 0, "accuracy": 0.41}, {"rollouts": 4300, "accuracy": 0.47}],
+    "reward_variance": 0.21,
+    "seconds": 610.0,
+    "seconds_left": 1423.0,
 }
 _ATTEMPT: dict[str, Any] = {
     "attempt": 1,
@@ -61,6 +68,7 @@ _DETAIL = _SUMMARY | {
 _QUEUED = _DETAIL | {"state": "queued", "started_at": None, "attempt": 0, "attempts": [], "dataset_id": None}
 _QUEUED |= dict.fromkeys(("step", "rollouts", "tokens", "eval_rollouts", "eval_tokens"), 0)
 _QUEUED |= {"first_accuracy": None, "accuracy": None, "best_accuracy": None, "buckets": dict.fromkeys(BUCKETS, 0)}
+_QUEUED |= {"curve": [], "reward_variance": None, "seconds": 0.0, "seconds_left": None, "tags": []}
 _PROMPT: dict[str, Any] = {
     "id": "5f2b8c0de1a94773",
     "text": "17+25=",
@@ -139,12 +147,13 @@ _SETTINGS = {"price_per_gpu_hour": 2.5, "currency": "USD", "changed_at": "2026-0
 
 ANSWERS: dict[str, Any] = {
     "create_run": _QUEUED,
-    "list_runs": {"runs": [_SUMMARY], "next_cursor": None},
+    "list_runs": {"runs": [_SUMMARY], "total": 1, "next_cursor": None},
+    "list_facets": {"methods": ["grpo", "pilot_commit"], "tags": ["baseline"], "owners": ["ada"]},
     "get_run": _DETAIL,
     "stop_run": _DETAIL | {"state": "stopping", "stop_requested_at": "2026-01-05T09:41:00Z"},
     "resume_run": _DETAIL | {"state": "queued"},
     "clone_run": _QUEUED | {"cloned_from": _RUN, "id": "c3b0f9e4-5d27-4e0a-8f6e-0d3f1b8c7a22"},
-    "change_run": _DETAIL | {"priority": 10},
+    "change_run": _DETAIL | {"tags": ["baseline", "6 seeds"], "priority": 10},
     "delete_run": _DETAIL | {"state": "succeeded", "finished_at": "2026-01-05T10:02:11Z"},
     "get_config": _CONFIG,
     "wait_for_run": _DETAIL | {"state": "succeeded", "finished_at": "2026-01-05T10:02:11Z"},

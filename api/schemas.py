@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.config import FieldProblem
+from pipeline.config import FieldProblem, RunName
 
 RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succeeded", "failed"]
 Bucket = Literal["unseen", "evicted", "skipped", "deferred", "ready", "committed"]
@@ -16,6 +16,18 @@ Scope = Literal["read", "run", "admin"]
 PromptSort = Literal[
     "visits", "-visits", "rollouts", "-rollouts", "success_rate", "-success_rate", "step", "-step"
 ]  # fmt: skip
+RunSort = Literal["created", "-created", "name", "-name", "accuracy", "-accuracy", "rollouts", "-rollouts"]
+Tag = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=50,
+        pattern=r"^[^\s,\x00-\x1f\x7f]([^,\x00-\x1f\x7f]*[^\s,\x00-\x1f\x7f])?$",
+        description="No comma, no control character, no space at its ends.",
+        examples=["baseline"],
+    ),
+]
+Tags = Annotated[list[Tag], Field(max_length=20), AfterValidator(lambda tags: list(dict.fromkeys(tags)))]
 
 
 class Problem(BaseModel):
@@ -70,8 +82,26 @@ class RunClone(BaseModel):
 
 
 class RunChange(BaseModel):
+    """What to change; what is left out stays as it is."""
+
     model_config = ConfigDict(extra="forbid")
-    priority: int = Field(ge=-1000, le=1000, description="Of queued runs, higher ones start first.")
+    name: RunName | None = Field(None, description="What lists call it. Its config keeps the name it began with.")
+    tags: Tags | None = Field(None, description="All of its tags, in place of those it has.", examples=[["baseline"]])
+    archived: bool | None = Field(None, description="Whether lists leave it out. Only of a run that has ended.")
+    priority: int | None = Field(None, ge=-1000, le=1000, description="Of queued runs, higher ones start first.")
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("nothing to change: give name, tags, archived or priority")
+        return self
+
+
+class CurvePoint(BaseModel):
+    """Sampled accuracy on the held-out set when so many training rollouts were spent."""
+
+    rollouts: int
+    accuracy: float
 
 
 class RunSummary(BaseModel):
@@ -100,6 +130,15 @@ class RunSummary(BaseModel):
     accuracy: float | None
     best_accuracy: float | None
     buckets: dict[str, int]
+    created_by: str | None = Field(None, description="Name of the token that created it; null: not known.")
+    tags: list[str] = []
+    archived_at: dt.datetime | None = Field(None, description="Lists leave it out since then.")
+    curve: list[CurvePoint] = Field([], description="At most 30 evaluations, evenly spread over its steps.")
+    reward_variance: float | None = Field(None, description="Of trained groups, mean of the last 20 steps.")
+    seconds: float = Field(0.0, description="How long its trainers ran.")
+    seconds_left: float | None = Field(
+        None, description="Until its first budget is used up, at the pace of the last 20 steps; null: not running."
+    )
 
 
 class RunDetail(RunSummary):
@@ -127,10 +166,19 @@ class AttemptOut(BaseModel):
 
 
 class RunPage(BaseModel):
-    """Newest first. Pass `next_cursor` as `cursor` for the following page; null at the end."""
+    """total: how many match, on all pages. Pass `next_cursor` as `cursor` for the following page; null at the end."""
 
     runs: list[RunSummary]
+    total: int
     next_cursor: str | None
+
+
+class RunFacets(BaseModel):
+    """The methods, tags and owners that runs have, archived ones included, to filter by."""
+
+    methods: list[str]
+    tags: list[str]
+    owners: list[str]
 
 
 class StepOut(BaseModel):

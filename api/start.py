@@ -113,6 +113,7 @@ def _create(
         n_devices=config.engine.devices.n,
         priority=priority,
         cloned_from=cloned_from,
+        created_by=caller.name,
     )
     after = {"name": run.name, "method": run.method, "model": run.model, "config_digest": run.config_digest}
     if cloned_from is not None:

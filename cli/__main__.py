@@ -119,7 +119,19 @@ def run_presets() -> None:
 
 @runs.command("list")
 def run_list(
-    state: Annotated[str | None, typer.Option(help="Only runs in this state, such as running.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(help="Only runs in this state, such as running; may be repeated.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Only runs of this method, such as grpo.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only runs that the token of this name created.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Part of a name or of a model's path, a tag, or the beginning of an id.")
+    ] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Only archived runs; else they are left out.")] = False,
+    sort: Annotated[
+        str, typer.Option(help="created, name, accuracy or rollouts; with a leading - the largest come first.")
+    ] = "-created",
     limit: Annotated[int, typer.Option(min=1, max=200, help="Most runs to list.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -128,8 +140,11 @@ def run_list(
     from cli.run import listed
 
     with _client() as client, told():
-        page = client.list_runs(state=state, limit=limit)
-    print(page.model_dump_json(indent=2) if as_json else listed(page.runs))
+        page = client.list_runs(
+            state or None, limit, method=method, tag=tag, owner=owner, search=search,
+            archived="only" if archived else "no", sort=sort,
+        )  # fmt: skip
+    print(page.model_dump_json(indent=2) if as_json else listed(page))
 
 
 @runs.command("show")
@@ -264,6 +279,31 @@ def run_priority(run_id: RunArgument, priority: Annotated[int, typer.Argument(mi
 
     with _client() as client:
         print(run.prioritise(client, run_id, priority))
+
+
+@runs.command("tag")
+def run_tag(
+    run_id: RunArgument,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="Tags to add.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="TAG", help="A tag to remove; may be repeated.")] = None,
+) -> None:
+    """Add tags to a run and remove others; with neither, show those it has."""
+    from cli import run
+
+    with _client() as client:
+        print(run.tag(client, run_id, tags or [], remove or []))
+
+
+@runs.command("archive")
+def run_archive(
+    run_id: RunArgument,
+    undo: Annotated[bool, typer.Option("--undo", help="Show it in lists again.")] = False,
+) -> None:
+    """Leave a run that has ended out of lists; nothing of it is lost."""
+    from cli import run
+
+    with _client() as client:
+        print(run.archive(client, run_id, not undo))
 
 
 @runs.command("delete")

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from api.client import Client
-from api.schemas import Preset, RunDetail, RunSummary
+from api.schemas import Preset, RunDetail, RunPage
 from cli.failure import WRONG_USE, Failure, told
 from cli.table import table
 from cli.watch import FINISHED, accuracy, bucket_words, ending, run_of
@@ -97,17 +97,22 @@ def set_value(data: dict[str, Any], change: str) -> None:
     section[keys[-1]] = value
 
 
-def listed(runs: list[RunSummary]) -> str:
-    """A table, one run a line, newest first."""
-    if not runs:
-        return "There are no runs yet. Start one with `./pilot run start pipeline/presets/demo.yaml`."
-    rows = [("ID", "NAME", "STATE", "METHOD", "STEP", "ACCURACY", "ROLLOUTS", "CREATED")]
-    for run in runs:
+def listed(page: RunPage) -> str:
+    """A table, one run a line, and how many more there are."""
+    if not page.runs:
+        return (
+            "There is no such run. `./pilot run list` without options lists all but the archived ones; "
+            "`./pilot run start demo` starts one."
+        )
+    rows = [("ID", "NAME", "STATE", "METHOD", "STEP", "ACCURACY", "ROLLOUTS", "CREATED", "OWNER", "TAGS")]
+    for run in page.runs:
         rows.append((
             str(run.id), run.name, run.state, run.method, f"{run.step}/{run.steps_budget}",
-            accuracy(run.accuracy), f"{run.rollouts:,}", _when(run.created_at),
+            accuracy(run.accuracy), f"{run.rollouts:,}", _when(run.created_at), run.created_by or "-",
+            ", ".join(run.tags),
         ))  # fmt: skip
-    return table(rows)
+    more = page.total - len(page.runs)
+    return table(rows) + (f"\n{more:,} more; --limit shows up to 200 of them." if more else "")
 
 
 def shown(run: RunDetail) -> str:
@@ -116,6 +121,8 @@ def shown(run: RunDetail) -> str:
         ("run", f"{run.name} ({run.id})"),
         ("state", f"{run.state}{f': {run.reason}' if run.reason else ''}"),
         ("method", run.method),
+        ("owner", run.created_by or "-"),
+        ("tags", ", ".join(run.tags) or "-"),
         ("model", run.model),
         ("step", f"{run.step} of {run.steps_budget}"),
         (
@@ -162,8 +169,29 @@ def clone(client: Client, run_id: str, changes: list[str], priority: int) -> Run
 
 def prioritise(client: Client, run_id: str, priority: int) -> str:
     with told():
-        run = client.set_priority(run_of(client, run_id), priority)
+        run = client.change_run(run_of(client, run_id), priority=priority)
     return f"Run {run.name!r} is {run.state} with priority {run.priority}{f': {run.reason}' if run.reason else ''}."
+
+
+def tag(client: Client, run_id: str, added: list[str], removed: list[str]) -> str:
+    """Raises Failure when a tag that is to be removed is not there."""
+    with told():
+        run = client.get_run(run_of(client, run_id))
+        if missing := [name for name in removed if name not in run.tags]:
+            has = f"it has {', '.join(run.tags)}" if run.tags else "it has none"
+            raise Failure(f"Run {run.name!r} has no tag {missing[0]!r}; {has}.", WRONG_USE)
+        if added or removed:
+            kept = [name for name in run.tags if name not in removed]
+            run = client.change_run(run.id, tags=[*kept, *added])
+    return f"Run {run.name!r} has the tags {', '.join(run.tags)}." if run.tags else f"Run {run.name!r} has no tags."
+
+
+def archive(client: Client, run_id: str, archived: bool) -> str:
+    with told():
+        run = client.change_run(run_of(client, run_id), archived=archived)
+    if archived:
+        return f"Run {run.name!r} is archived. `./pilot run archive {run.id} --undo` shows it in lists again."
+    return f"Run {run.name!r} is in lists again."
 
 
 def delete(client: Client, run_id: str) -> str:

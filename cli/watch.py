@@ -96,7 +96,7 @@ def _all_runs(client: Client) -> Iterator[RunSummary]:
     cursor: str | None = None
     while True:
         with told():
-            page = client.list_runs(limit=200, cursor=cursor)
+            page = client.list_runs(limit=200, cursor=cursor, archived="any")
         yield from page.runs
         cursor = page.next_cursor
         if cursor is None:

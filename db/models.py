@@ -71,7 +71,8 @@ class Run(Base):
     """One run. The counters (step, rollouts, tokens, accuracies) are what has been ingested so far.
 
     device, n_devices: what it needs, one CPU slot or so many GPUs of one host. priority: higher ones start first.
-    deleted_at: nobody sees it any more; a worker removes its files and rows.
+    deleted_at: nobody sees it any more; a worker removes its files and rows. archived_at: lists leave it out, unless
+    they are asked for it.
     """
 
     __tablename__ = "runs"
@@ -94,6 +95,9 @@ class Run(Base):
     device: Mapped[str] = mapped_column(server_default="cpu")
     n_devices: Mapped[int] = mapped_column(server_default="1")
     cloned_from: Mapped[uuid.UUID | None]  # the run whose config it began with; that one may be gone
+    created_by: Mapped[str | None]  # name of the token that created it
+    tags: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
+    archived_at: Mapped[dt.datetime | None]
     stop_requested_at: Mapped[dt.datetime | None]
     deleted_at: Mapped[dt.datetime | None]
     created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())

@@ -1,5 +1,5 @@
-"""Runs as the API sees them: create, list, look up, ask for a stop, put back into the queue, delete; and in words
-where a run stands.
+"""Runs as the API sees them: create, look up, label, ask for a stop, put back into the queue, archive, delete; and in
+words where a run stands. `db.run_list` lists them.
 
 Nothing here commits; whoever opened the session does. State changes lock the run's row first, so that a stop
 and a worker's claim of the same run happen one after the other.
@@ -27,7 +27,6 @@ from db.models import (
     Run,
     StepMetrics,
 )
-from db.paging import Place, newest
 
 
 class RunNotFound(LookupError):
@@ -56,6 +55,7 @@ def create(
     n_devices: int = 1,
     priority: int = 0,
     cloned_from: uuid.UUID | None = None,
+    created_by: str | None = None,
 ) -> Run:
     """A new run in the queue. `config` is the whole config, defaults included; device and n_devices are what its engine
     needs (`RunConfig.engine.devices`).
@@ -70,6 +70,7 @@ def create(
         n_devices=n_devices,
         priority=priority,
         cloned_from=cloned_from,
+        created_by=created_by,
     )
     session.add(run)
     session.flush()
@@ -88,20 +89,6 @@ def get(session: Session, run_id: uuid.UUID) -> Run:
 def attempts(session: Session, run_id: uuid.UUID) -> Sequence[Attempt]:
     """A run's attempts, oldest first."""
     return session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.attempt)).all()
-
-
-def page(
-    session: Session, *, state: str | None = None, limit: int, after: Place | None = None
-) -> tuple[Sequence[Run], Place | None]:
-    """Up to `limit` runs, newest first, and where the next page begins; None when there is no further one.
-
-    Runs that arrive meanwhile are newer than the first page: they neither repeat nor push out a later one.
-    """
-    query = select(Run).where(Run.deleted_at.is_(None))
-    if state is not None:
-        query = query.where(Run.state == state)
-    rows, more = newest(session, query, (Run.created_at, Run.id), limit, after)
-    return rows, Place(rows[-1].created_at, rows[-1].id) if more else None
 
 
 def request_stop(session: Session, run_id: uuid.UUID) -> Run:
@@ -138,6 +125,7 @@ def request_resume(session: Session, run_id: uuid.UUID) -> Run:
     if run.state not in FINISHED_STATES:
         raise WrongState(run.state, f"the run is {run.state}; only a stopped or failed run can be resumed")
     run.state = "queued"
+    run.archived_at = None
     run.reason = None
     run.stop_requested_at = None
     run.finished_at = None
@@ -159,6 +147,33 @@ def set_priority(session: Session, run_id: uuid.UUID, priority: int) -> Run:
     run = _locked(session, run_id)
     run.priority = priority
     session.flush()
+    return run
+
+
+def set_labels(session: Session, run_id: uuid.UUID, *, name: str | None = None, tags: list[str] | None = None) -> Run:
+    """What people call the run; its config keeps the name that it began with. Raises RunNotFound."""
+    run = _locked(session, run_id)
+    if name is not None:
+        run.name = name
+    if tags is not None:
+        run.tags = tags
+    session.flush()
+    return run
+
+
+def archive(session: Session, run_id: uuid.UUID, archived: bool) -> Run:
+    """Lists leave the run out, or show it again; so does a resume. Raises RunNotFound, and WrongState when it is to be
+    archived and has not ended.
+    """
+    run = _locked(session, run_id)
+    if not archived:
+        run.archived_at = None
+    elif run.state not in FINISHED_STATES:
+        raise WrongState(run.state, f"the run is {run.state}; stop it first, then archive it")
+    elif run.archived_at is None:
+        run.archived_at = func.now()
+    session.flush()
+    session.refresh(run)
     return run
 
 

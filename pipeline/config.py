@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import yaml
-from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from pipeline.rewards.exact import ExactReward
@@ -309,10 +309,19 @@ class VerlEngine(Section):
 EngineConfig = Annotated[TorchEngine | VerlEngine, Field(discriminator="name")]
 
 
+def _no_outer_space(name: str) -> str:
+    if name != name.strip():
+        raise ValueError(f"{name!r} begins or ends with a space")
+    return name
+
+
+RunName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[\w .+\-]+$"), AfterValidator(_no_outer_space)]
+
+
 class RunConfig(Section):
     """The whole description of a run. Raises pydantic.ValidationError on anything that is not accepted."""
 
-    name: str = Field("run", min_length=1, max_length=120, pattern=r"^[\w .+\-]+$", description="Shown in lists.")
+    name: RunName = Field("run", description="Shown in lists.")
     seed: int = Field(0, ge=0, lt=2**31)
     model: ModelConfig
     data: DataConfig
@@ -370,13 +379,6 @@ class RunConfig(Section):
                 f"sampling.max_new_tokens={self.sampling.max_new_tokens} = {longest}"
             )
         return self
-
-    @field_validator("name")
-    @classmethod
-    def _no_outer_space(cls, name: str) -> str:
-        if name != name.strip():
-            raise ValueError(f"{name!r} begins or ends with a space")
-        return name
 
     def digest(self) -> str:
         """16 hex digits that change when anything that decides the run changes."""

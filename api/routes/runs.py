@@ -1,4 +1,4 @@
-"""Runs: start, list, look at, stop, resume, clone, move in the queue, delete."""
+"""Runs: start, list, look at, stop, resume, clone, label, archive, move in the queue, delete."""
 
 from __future__ import annotations
 
@@ -14,19 +14,33 @@ from api.configs import accept, merged
 from api.dependencies import CleanText, Reading, RunId, Writing, json_body
 from api.etags import IfNoneMatch, answered, conditional
 from api.openapi import problems
-from api.schemas import RunChange, RunClone, RunCreate, RunDetail, RunPage, RunState
+from api.schemas import RunChange, RunClone, RunCreate, RunDetail, RunFacets, RunPage, RunSort, RunState
 from api.start import CREATED, IdempotencyKey, sent, start
-from db import runs
-from db.paging import Place
+from db import run_list, runs
+from db.models import Run
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
 class RunsQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    state: RunState | None = Field(None, description="Only runs in this state.")
+    state: list[RunState] = Field([], max_length=7, description="Only runs in one of these states.")
+    method: CleanText | None = Field(None, description="Only runs of this method.")
+    tag: CleanText | None = Field(None, description="Only runs with this tag.")
+    owner: CleanText | None = Field(None, description="Only runs that the token of this name created.")
+    search: CleanText | None = Field(
+        None,
+        max_length=200,
+        description="Part of the name or of the model's path in any case, a whole tag, or the beginning of the id.",
+    )
+    archived: run_list.Archived = Field("no", description="`any`: archived ones, too; `only`: no others.")
+    sort: RunSort = Field("-created", description="A leading `-` means newest or largest first.")
     limit: int = Field(50, ge=1, le=200, description="Most runs in one page.")
     cursor: CleanText | None = Field(None, description="`next_cursor` of the page before.")
+
+    def filters(self) -> str:
+        """What a cursor belongs to."""
+        return self.model_dump_json(exclude={"limit", "cursor"})
 
 
 @router.post(
@@ -61,18 +75,28 @@ def create_run(
 
 @router.get("", operation_id="list_runs", responses=problems("invalid-request"))
 def list_runs(query: Annotated[RunsQuery, Query()], session: Reading) -> RunPage:
-    """Runs, newest first. Runs created meanwhile neither repeat nor displace any on later pages."""
-    after = None
+    """Runs, filtered and sorted. Of the newest first, those created meanwhile neither repeat nor displace any."""
+    after, descending = None, query.sort.startswith("-")
+    sort: run_list.Sort = query.sort.removeprefix("-")  # type: ignore[assignment]
+    kind = cursors.RUNS[sort]
     if query.cursor is not None:
-        at = cursors.decode(cursors.RunsCursor, query.cursor, state=query.state)
-        after = Place(at.created_at, at.id)
-    rows, following = runs.page(session, state=query.state, limit=query.limit, after=after)
+        at = cursors.decode(kind, query.cursor, filters=query.filters())
+        after = run_list.RunPlace(at.value, at.id)
+    wanted = run_list.Filter(query.state, query.method, query.tag, query.owner, query.search, query.archived)
+    rows, total, following = run_list.page(
+        session, wanted, sort=sort, descending=descending, limit=query.limit, after=after
+    )
     next_cursor = None
     if following is not None:
-        next_cursor = cursors.encode(
-            cursors.RunsCursor(state=query.state, created_at=following.created_at, id=following.id)
-        )
-    return RunPage(runs=run_summaries(session, rows), next_cursor=next_cursor)
+        place = {"filters": query.filters(), "value": following.value, "id": following.id}
+        next_cursor = cursors.encode(kind.model_validate(place))
+    return RunPage(runs=run_summaries(session, rows), total=total, next_cursor=next_cursor)
+
+
+@router.get("/facets", operation_id="list_facets")
+def list_facets(session: Reading) -> RunFacets:
+    """What runs can be filtered by: the methods, tags and owners that there are."""
+    return RunFacets.model_validate(run_list.facets(session)._asdict())
 
 
 @router.get("/{run_id}", operation_id="get_run", responses=problems("run-not-found", "invalid-request"))
@@ -97,15 +121,27 @@ def get_config(run_id: RunId, session: Reading, response: Response, if_none_matc
     "/{run_id}",
     operation_id="change_run",
     dependencies=[Depends(json_body)],
-    responses=problems("run-not-found", "invalid-request", "invalid-json", "not-json", "body-too-large"),
-)
+    responses=problems(
+        "run-not-found", "wrong-state", "invalid-request", "invalid-json", "not-json", "body-too-large"
+    ),
+)  # fmt: skip
 def change_run(run_id: RunId, body: RunChange, caller: Runner, session: Writing) -> RunDetail:
-    """Move a run in the queue: now, or when it is resumed."""
+    """Name, tag or archive a run, or move it in the queue: now, or when it is resumed."""
+    changes = body.model_dump(exclude_none=True)
     with session.begin():
-        before = runs.get(session, run_id).priority
-        changed = run_detail(session, runs.set_priority(session, run_id, body.priority))
-        caller.record(session, "run.change", run_id, before={"priority": before}, after={"priority": body.priority})
-    return changed
+        before = _labels(runs.get(session, run_id))
+        if body.priority is not None:
+            runs.set_priority(session, run_id, body.priority)
+        run = runs.set_labels(session, run_id, name=body.name, tags=body.tags)
+        if body.archived is not None:
+            run = runs.archive(session, run_id, body.archived)
+        caller.record(session, "run.change", run_id, before={name: before[name] for name in changes}, after=changes)
+        return run_detail(session, run)
+
+
+def _labels(run: Run) -> dict[str, Any]:
+    archived = run.archived_at is not None
+    return {"name": run.name, "tags": list(run.tags), "archived": archived, "priority": run.priority}
 
 
 @router.delete(

@@ -17,8 +17,10 @@ from api.settings import Settings
 from cli import place
 from cli.failure import Failure
 from cli.run import (
+    archive,
     clone,
     delete,
+    listed,
     preset,
     presets_listed,
     print_log,
@@ -26,6 +28,7 @@ from cli.run import (
     read_config,
     set_value,
     start,
+    tag,
 )
 from db.models import Run
 from pipeline import rundir
@@ -194,7 +197,19 @@ def test_clone_priority_log_delete(
         assert "is queued with priority -2: " in prioritise(client, str(copy.id), -2)
         with pytest.raises(Failure, match="stop it first"):
             delete(client, str(copy.id))
+        assert tag(client, str(copy.id), ["b", "a", "b"], []) == "Run 'again' has the tags b, a."
+        assert tag(client, str(copy.id), ["c"], ["b"]) == "Run 'again' has the tags a, c."
+        assert tag(client, str(copy.id), [], []) == "Run 'again' has the tags a, c."
+        with pytest.raises(Failure, match="has no tag 'b'; it has a, c"):
+            tag(client, str(copy.id), [], ["b"])
+        with pytest.raises(Failure, match="stop it first"):
+            archive(client, str(copy.id), True)
         client.stop_run(copy.id)
+        assert "is archived" in archive(client, str(copy.id), True)
+        assert "again" not in listed(client.list_runs()) and "a, c" in listed(client.list_runs(archived="only"))
+        assert archive(client, str(copy.id)[:13], False) == "Run 'again' is in lists again."
+        assert listed(client.list_runs(limit=1)).endswith("\n1 more; --limit shows up to 200 of them.")
+        assert "There is no such run" in listed(client.list_runs(tag="none"))
         assert delete(client, str(copy.id)) == "Run 'again' is deleted."
         with pytest.raises(Failure, match="no such run"):
             delete(client, str(copy.id))

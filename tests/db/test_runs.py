@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import leases, runs, slots, views
+from db import leases, run_list, runs, slots, views
 from db.models import LedgerEntry, PromptVisit, Run
 
 TTL = dt.timedelta(seconds=30)
@@ -82,7 +82,7 @@ def test_a_deleted_run_is_gone_for_everybody_and_then_for_good(session: Session)
     for look in (runs.get, runs.request_stop, runs.request_resume, runs.delete, views.ledger):
         with pytest.raises(runs.RunNotFound):
             look(session, run.id)
-    rows, _ = runs.page(session, limit=10)
+    rows, _, _ = run_list.page(session, run_list.Filter(), limit=10)
     assert [r.id for r in rows] == [other.id]
     assert runs.deleted(session) == [run.id]
     rounds = 0
