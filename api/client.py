@@ -26,6 +26,8 @@ from api.schemas import (
     ConfigCheck,
     DeliveryOut,
     DeliveryPage,
+    Difficulty,
+    Flows,
     Health,
     Ledger,
     LogPart,
@@ -34,11 +36,13 @@ from api.schemas import (
     Problem,
     PromptHistory,
     PromptPage,
+    PromptRollouts,
     RolloutPage,
     RunDetail,
     RunFacets,
     RunPage,
     SettingsOut,
+    Tags,
     TokenMade,
     TokenOut,
     TokenPage,
@@ -208,8 +212,17 @@ class Client:
         params = {"from_step": from_step, "to_step": to_step, "points": points, "metric": metric}
         return self._call(Metrics, "GET", _run(run_id, "metrics"), params=params)
 
-    def buckets(self, run_id: uuid.UUID | str, from_step: int = 0) -> Buckets:
-        return self._call(Buckets, "GET", _run(run_id, "buckets"), params={"from_step": from_step})
+    def buckets(self, run_id: uuid.UUID | str, from_step: int = 0, points: int | None = None) -> Buckets:
+        """points: only of so many steps, evenly spread."""
+        return self._call(Buckets, "GET", _run(run_id, "buckets"), params={"from_step": from_step, "points": points})
+
+    def flows(self, run_id: uuid.UUID | str, from_step: int = 0, to_step: int | None = None) -> Flows:
+        """How many prompts went from which bucket into which between two steps; to_step None: until now."""
+        return self._call(Flows, "GET", _run(run_id, "flows"), params={"from_step": from_step, "to_step": to_step})
+
+    def difficulty(self, run_id: uuid.UUID | str, parts: int = 40, bins: int = 10) -> Difficulty:
+        """Success rates over the steps, and over prompts by what was spent on them."""
+        return self._call(Difficulty, "GET", _run(run_id, "difficulty"), params={"parts": parts, "bins": bins})
 
     def ledger(self, run_id: uuid.UUID | str) -> Ledger:
         return self._call(Ledger, "GET", _run(run_id, "ledger"))
@@ -231,10 +244,30 @@ class Client:
         sort: str = "-visits",
         limit: int = 50,
         cursor: str | None = None,
+        tag: str | None = None,
+        min_rate: float | None = None,
+        max_rate: float | None = None,
     ) -> PromptPage:
-        """sort: visits, rollouts, success_rate or step; a leading '-' means largest first."""
-        params = {"bucket": bucket, "search": search, "sort": sort, "limit": limit, "cursor": cursor}
+        """sort: visits, rollouts, tokens, success_rate or step; a leading '-' means largest first."""
+        params: dict[str, Any] = {"bucket": bucket, "search": search, "sort": sort, "limit": limit, "cursor": cursor}
+        params |= {"tag": tag, "min_rate": min_rate, "max_rate": max_rate}
         return self._call(PromptPage, "GET", _run(run_id, "prompts"), params=params)
+
+    def export_prompts(self, run_id: uuid.UUID | str, format: str = "jsonl", **which: str | float | None) -> bytes:
+        """All prompts of a selection (bucket, search, tag, min_rate, max_rate) as a file; format: jsonl or parquet."""
+        params = which | {"format": format}
+        return self._send("GET", _run(run_id, "prompts", "export"), params=params, wait=120).content
+
+    def tags(self, run_id: uuid.UUID | str, limit: int = 50) -> Tags:
+        """The most frequent tags of the run's prompts."""
+        return self._call(Tags, "GET", _run(run_id, "prompts", "tags"), params={"limit": limit})
+
+    def prompt_rollouts(
+        self, run_id: uuid.UUID | str, prompt_id: str, before: int | None = None, steps: int = 4
+    ) -> PromptRollouts:
+        """A prompt's rollouts of the newest steps that visited it; before: only of earlier steps."""
+        params = {"before": before, "steps": steps}
+        return self._call(PromptRollouts, "GET", _run(run_id, "prompts", prompt_id, "rollouts"), params=params)
 
     def prompt(self, run_id: uuid.UUID | str, prompt_id: str) -> PromptHistory:
         return self._call(PromptHistory, "GET", _run(run_id, "prompts", prompt_id))
@@ -252,6 +285,10 @@ class Client:
 
     def checkpoints(self, run_id: uuid.UUID | str) -> Checkpoints:
         return self._call(Checkpoints, "GET", _run(run_id, "checkpoints"))
+
+    def download_checkpoint_file(self, run_id: uuid.UUID | str, step: int, path: str) -> bytes:
+        """One file of a checkpoint, whole in memory."""
+        return self._send("GET", _run(run_id, "checkpoints", str(step), *path.split("/")), wait=120).content
 
     def rollouts(self, run_id: uuid.UUID | str, from_step: int = 0, limit: int = 500) -> RolloutPage:
         """The files of rollouts, one a step, from a step on."""

@@ -43,8 +43,11 @@ RUNS: dict[str, type[NewestRuns | RunsByName | RunsByNumber]] = {
 class PromptsCursor(Cursor):
     bucket: str | None
     search: str | None
+    tag: str | None
+    min_rate: float | None
+    max_rate: float | None
     sort: str
-    value: Annotated[float, Field(ge=-(2**31), lt=2**31)]
+    value: Annotated[float, Field(ge=-(2**31), lt=2**53)]
     id: Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
@@ -71,7 +74,7 @@ def encode(cursor: Cursor) -> str:
     return base64.urlsafe_b64encode(cursor.model_dump_json().encode()).decode().rstrip("=")
 
 
-def decode(kind: type[_Cursor], text: str, **question: str | None) -> _Cursor:
+def decode(kind: type[_Cursor], text: str, **question: object) -> _Cursor:
     """The cursor in `text`. Raises ApiProblem when it is none of ours or belongs to another `question`."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

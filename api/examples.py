@@ -54,6 +54,7 @@ _ATTEMPT: dict[str, Any] = {
     "exit_code": None,
     "last_seq": 15,
     "saved_step": 10,
+    "open_rollouts": 512,
 }
 _DETAIL = _SUMMARY | {
     "config": _CONFIG,
@@ -184,6 +185,21 @@ ANSWERS: dict[str, Any] = {
         ],
     },
     "get_buckets": {"step": 12, "counts": _COUNTS, "history": [{"step": 12, "counts": _COUNTS}]},
+    "get_flows": {
+        "from_step": 0,
+        "to_step": 12,
+        "flows": [
+            {"source": "unseen", "target": "committed", "prompts": 30},
+            {"source": "unseen", "target": "unseen", "prompts": 120},
+        ],
+    },
+    "get_difficulty": {
+        "first": 1,
+        "last": 12,
+        "every": 1,
+        "over_time": [{"part": 0, "rate": 3, "groups": 14}],
+        "spend": [{"rate": 3, "visits": 1, "prompts": 5, "rollouts": 160, "tokens": 2560, "bucket": "committed"}],
+    },
     "get_ledger": _LEDGER,
     "compare_runs": {
         "runs": [
@@ -215,6 +231,23 @@ ANSWERS: dict[str, Any] = {
         "prompt": _PROMPT,
         "visits": [_VISIT, _VISIT | {"stage": "commit", "n": 24, "tokens": 384, "bucket": "committed"}],
         "moves": [{"step": 9, "attempt": 1, "bucket": "unseen"}],
+    },
+    "list_tags": {"tags": [{"tag": "addition", "prompts": 120}]},
+    "list_prompt_rollouts": {
+        "rollouts": [
+            {
+                "step": 12,
+                "stage": "pilot",
+                "response": "42",
+                "reward": 1.0,
+                "success": 1.0,
+                "n_tokens": 3,
+                "logprob": -0.21,
+                "verdicts": None,
+            }
+        ],
+        "missing": [],
+        "next_step": None,
     },
     "get_config_schema": {"title": "RunConfig", "type": "object", "required": ["model", "data"]},
     "validate_config": {

@@ -14,7 +14,7 @@ RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succ
 Bucket = Literal["unseen", "evicted", "skipped", "deferred", "ready", "committed"]
 Scope = Literal["read", "run", "admin"]
 PromptSort = Literal[
-    "visits", "-visits", "rollouts", "-rollouts", "success_rate", "-success_rate", "step", "-step"
+    "visits", "-visits", "rollouts", "-rollouts", "tokens", "-tokens", "success_rate", "-success_rate", "step", "-step"
 ]  # fmt: skip
 RunSort = Literal["created", "-created", "name", "-name", "accuracy", "-accuracy", "rollouts", "-rollouts"]
 Tag = Annotated[
@@ -163,6 +163,7 @@ class AttemptOut(BaseModel):
     exit_code: int | None
     last_seq: int
     saved_step: int | None = Field(None, description="Step of its newest checkpoint.")
+    open_rollouts: int = Field(0, description="At most what the step under way may have sampled; 0 between two steps.")
 
 
 class RunPage(BaseModel):
@@ -241,6 +242,49 @@ class Buckets(BaseModel):
     history: list[BucketsAt]
 
 
+class Flow(BaseModel):
+    source: str = Field(examples=["unseen"])
+    target: str = Field(examples=["ready"])
+    prompts: int
+
+
+class Flows(BaseModel):
+    """From the bucket after `from_step` into that after `to_step`; who stayed has the same as source and target."""
+
+    from_step: int
+    to_step: int
+    flows: list[Flow]
+
+
+class RateCell(BaseModel):
+    """Groups in one part of the steps whose success rate lay in one bin; both count from 0."""
+
+    part: int
+    rate: int
+    groups: int
+
+
+class SpendCell(BaseModel):
+    """Prompts with a success rate in one bin and 2^visits to 2^(visits+1)-1 visits; `bucket`: that of most of them."""
+
+    rate: int
+    visits: int
+    prompts: int
+    rollouts: int
+    tokens: int
+    bucket: str
+
+
+class Difficulty(BaseModel):
+    """over_time: of the groups that prompts are judged by, counted in each `every`-th step of `first` to `last`."""
+
+    first: int
+    last: int
+    every: int
+    over_time: list[RateCell]
+    spend: list[SpendCell]
+
+
 class FateCount(BaseModel):
     fate: str
     rollouts: int
@@ -314,6 +358,42 @@ class PromptPage(BaseModel):
     prompts: list[PromptRow]
     total: int
     next_cursor: str | None
+
+
+class TagCount(BaseModel):
+    tag: str
+    prompts: int
+
+
+class Tags(BaseModel):
+    """The most frequent ones, and on how many prompts each is."""
+
+    tags: list[TagCount]
+
+
+class RolloutOut(BaseModel):
+    """One response of a prompt. reward, success: null when the reward failed. logprob: of the whole response under the
+    policy that sampled it, in nats. verdicts: of each part of the reward, how it came to its value, as JSON.
+    """
+
+    step: int
+    stage: str
+    response: str
+    reward: float | None
+    success: float | None
+    n_tokens: int
+    logprob: float | None
+    verdicts: str | None
+
+
+class PromptRollouts(BaseModel):
+    """Newest step first, whole steps. missing: visited steps whose file is not there (any more). next_step: `before` of
+    the following page.
+    """
+
+    rollouts: list[RolloutOut]
+    missing: list[int]
+    next_step: int | None
 
 
 class Visit(BaseModel):

@@ -7,10 +7,10 @@ All raise RunNotFound for an unknown run.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Float, Integer, Select, and_, func, literal, or_, select, text, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Float, Integer, Select, and_, func, literal, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
 from db.models import (
@@ -26,7 +26,7 @@ from db.models import (
 )
 from db.runs import RunNotFound, get
 
-SortKey = Literal["visits", "rollouts", "success_rate", "step"]
+SortKey = Literal["visits", "rollouts", "tokens", "success_rate", "step"]
 
 
 class PromptNotFound(LookupError):
@@ -59,6 +59,18 @@ class PromptStanding(NamedTuple):
     rollouts: int
     tokens: int
     step: int | None
+
+
+class PromptFilter(NamedTuple):
+    """Which of a run's prompts. search: part of the text in any case, a whole id, or a whole tag. min_rate, max_rate:
+    of the success rate at the last visit, ends included; they leave out prompts without one.
+    """
+
+    bucket: str | None = None
+    search: str | None = None
+    tag: str | None = None
+    min_rate: float | None = None
+    max_rate: float | None = None
 
 
 class PromptCursor(NamedTuple):
@@ -133,6 +145,18 @@ _EXTREMES = text(
 )
 
 
+_SPREAD = text(
+    """
+    WITH ends AS (
+        SELECT min(step) AS first, max(step) AS last FROM step_metrics WHERE run_id = :run_id AND step >= :from_step
+    )
+    SELECT max(step) FROM step_metrics CROSS JOIN ends
+    WHERE run_id = :run_id AND step >= :from_step GROUP BY width_bucket(step, first, last + 1, :parts)
+    UNION SELECT first FROM ends WHERE first IS NOT NULL
+    """
+)
+
+
 class Recent(NamedTuple):
     """The newest steps, oldest first, all evaluations; and of the last `last` steps how many groups of the prompts'
     first stage led to each bucket, and how many rollouts got no reward.
@@ -169,14 +193,20 @@ def recent(session: Session, run_id: uuid.UUID, *, steps: int, last: int) -> Rec
     return Recent(run, newest, evaluations, judged, int(failed or 0))
 
 
-def buckets(session: Session, run_id: uuid.UUID, from_step: int) -> tuple[BucketCounts, list[BucketCounts]]:
-    """The counts now, and after every step from `from_step` on."""
+def buckets(
+    session: Session, run_id: uuid.UUID, from_step: int, *, points: int | None = None
+) -> tuple[BucketCounts, list[BucketCounts]]:
+    """The counts now, and after every step from `from_step` on; points: only of so many steps, evenly spread."""
     run = get(session, run_id)
-    rows = session.execute(
+    after = (
         select(StepMetrics.step, StepMetrics.buckets)
         .where(StepMetrics.run_id == run_id, StepMetrics.step >= from_step)
         .order_by(StepMetrics.step)
     )
+    if points is not None:
+        kept = session.scalars(_SPREAD, {"run_id": run_id, "from_step": from_step, "parts": points - 1}).all()
+        after = after.where(StepMetrics.step.in_(kept))
+    rows = session.execute(after)
     return bucket_counts(run.step, run.buckets), [bucket_counts(step, counts) for step, counts in rows]
 
 
@@ -203,12 +233,14 @@ def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]
     return sampled, {fate: Spend(rollouts, tokens) for _, _, fate, rollouts, tokens in rows if fate is not None}
 
 
+_ALL = PromptFilter()
+
+
 def prompts(
     session: Session,
     run_id: uuid.UUID,
     *,
-    bucket: str | None = None,
-    search: str | None = None,
+    which: PromptFilter = _ALL,
     sort: SortKey = "visits",
     descending: bool = True,
     limit: int,
@@ -216,24 +248,13 @@ def prompts(
 ) -> Prompts:
     """One page of a run's training prompts, the untouched ones included, and how many match in all.
 
-    search: part of the prompt's text in any case, a whole id, or a whole tag. Prompts without a value to sort
-    by come last in both directions; equal values are in the order of ids. A prompt whose own value changes
-    between two pages may move across the border; no other one is lost or repeated.
+    Prompts without a value to sort by come last in both directions; equal values are in the order of ids. A prompt
+    whose own value changes between two pages may move across the border; no other one is lost or repeated.
     """
     run = get(session, run_id)
     if run.dataset_id is None:  # the trainer has not read its prompts yet
         return Prompts([], 0, None)
-    matching = _standings(run)
-    if bucket is not None:
-        matching = matching.where(_bucket == bucket)
-    if search:
-        matching = matching.where(
-            or_(
-                Prompt.text.icontains(search, autoescape=True),
-                Prompt.id == search,
-                Prompt.tags.contains([search]),
-            )
-        )
+    matching = _matching(run, which)
     total = session.scalar(select(func.count()).select_from(matching.order_by(None).subquery())) or 0
     key = _sort_key(sort, descending)
     ordered = matching.add_columns(key.label("sort_key"))
@@ -248,6 +269,34 @@ def prompts(
     rows = found[:limit]
     last = PromptCursor(rows[-1].sort_key, rows[-1].id) if len(found) > limit else None
     return Prompts([PromptStanding(*row[:-1]) for row in rows], total, last)
+
+
+def selected(session: Session, run_id: uuid.UUID, which: PromptFilter) -> Iterator[PromptStanding]:
+    """Every prompt that matches, by id, as the rows come from the server. Raises RunNotFound at once."""
+    run = get(session, run_id)
+    if run.dataset_id is None:
+        return iter(())
+    rows = session.execute(_matching(run, which).order_by(Prompt.id).execution_options(yield_per=2000))
+    return (PromptStanding(*row) for row in rows)
+
+
+def visited_steps(session: Session, run_id: uuid.UUID, prompt_id: str, before: int, limit: int) -> Sequence[int]:
+    """The newest steps before `before` in which the prompt was sampled, newest first. Raises PromptNotFound."""
+    run = get(session, run_id)
+    if session.execute(_standings(run).where(Prompt.id == prompt_id)).one_or_none() is None:
+        raise PromptNotFound(run_id, prompt_id)
+    of_prompt = (PromptVisit.run_id == run_id, PromptVisit.prompt_id == prompt_id, PromptVisit.step < before)
+    newest = select(PromptVisit.step).where(*of_prompt).distinct().order_by(PromptVisit.step.desc()).limit(limit)
+    return session.scalars(newest).all()
+
+
+def tags(session: Session, run_id: uuid.UUID, limit: int) -> list[tuple[str, int]]:
+    """The most frequent tags of a run's prompts, and on how many prompts each is."""
+    run = get(session, run_id)
+    each = select(func.unnest(Prompt.tags).label("tag")).where(Prompt.dataset_id == run.dataset_id).subquery()
+    n = func.count().label("n")
+    rows = session.execute(select(each.c.tag, n).group_by(each.c.tag).order_by(n.desc(), each.c.tag).limit(limit))
+    return [(tag, count) for tag, count in rows]
 
 
 def prompt_history(session: Session, run_id: uuid.UUID, prompt_id: str) -> History:
@@ -292,6 +341,27 @@ def _standings(run: Run) -> Select[*tuple[Any, ...]]:
     )
 
 
+def _matching(run: Run, which: PromptFilter) -> Select[*tuple[Any, ...]]:
+    matching = _standings(run)
+    if which.bucket is not None:
+        matching = matching.where(_bucket == which.bucket)
+    if which.search:
+        matching = matching.where(
+            or_(
+                Prompt.text.icontains(which.search, autoescape=True),
+                Prompt.id == which.search,
+                Prompt.tags.contains([which.search]),
+            )
+        )
+    if which.tag is not None:
+        matching = matching.where(Prompt.tags.contains([which.tag]))
+    if which.min_rate is not None:
+        matching = matching.where(PromptState.success_rate >= which.min_rate)
+    if which.max_rate is not None:
+        matching = matching.where(PromptState.success_rate <= which.max_rate)
+    return matching
+
+
 def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:
     """A value for every prompt, so that pages can go on after it; none counts as beyond the last."""
     beyond = -1 if descending else 2**31 - 1
@@ -300,6 +370,8 @@ def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:
             return func.coalesce(PromptState.visits, 0, type_=Integer())
         case "rollouts":
             return func.coalesce(PromptState.rollouts, 0, type_=Integer())
+        case "tokens":
+            return func.coalesce(PromptState.tokens, 0, type_=BigInteger())
         case "step":
             return func.coalesce(PromptState.step, beyond, type_=Integer())
         case "success_rate":

@@ -25,6 +25,8 @@ SCHEMA = pa.schema(
     ]
 )
 
+ROWS_READ_AT_ONCE = 1024  # long responses are a few KB each: who looks for one prompt holds a few MB of others
+
 
 def write_rollouts(run_dir: Path, step: int, groups: list[Group], prompts: PromptSet) -> Path:
     """Writes a step's rollouts, appearing whole or not at all. A step that is repeated replaces its file."""
@@ -53,6 +55,6 @@ def write_rollouts(run_dir: Path, step: int, groups: list[Group], prompts: Promp
     path = run_dir / "rollouts" / f"step_{step:06d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".writing")
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), draft, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), draft, compression="zstd", row_group_size=ROWS_READ_AT_ONCE)
     draft.rename(path)
     return path

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 _CHECKPOINT = re.compile(r"step_(\d{6,})")
 _SEGMENT = re.compile(r"(\d{15})\.log")
@@ -141,6 +141,25 @@ def _descend(root: int, parts: list[str], flags: int) -> int:
         raise FileNotFoundError(f"{'/'.join(parts)!r} is not there: {error.strerror}") from None
     finally:
         os.close(here)
+
+
+def rollouts_of(run_dir: Path, step: int, prompt_id: str) -> list[dict[str, Any]]:
+    """A prompt's rollouts of one step, in the order in which they were sampled, as rows of pipeline.rollouts.SCHEMA.
+
+    Of the file's row groups only the prompt ids are read, and the rest of those that hold the prompt. Raises
+    FileNotFoundError.
+    """
+    from pyarrow import parquet  # large, and of all that reads run directories only this needs it
+
+    with open_file(run_dir, f"rollouts/step_{step:06d}.parquet") as opened:
+        file = parquet.ParquetFile(opened)
+        found: list[dict[str, Any]] = []
+        for group in range(file.num_row_groups):
+            ids = file.read_row_group(group, columns=["prompt_id"]).column(0).to_pylist()
+            at = [i for i, id in enumerate(ids) if id == prompt_id]
+            if at:
+                found += file.read_row_group(group).take(at).to_pylist()
+        return found
 
 
 def log_folder(run_dir: Path, attempt: int) -> Path:

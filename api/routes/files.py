@@ -52,7 +52,7 @@ def get_log(run_id: RunId, query: Annotated[LogQuery, Query()], session: Reading
     """
     run = runs.get(session, run_id)
     attempt = run.attempt if query.attempt is None else query.attempt
-    part = rundir.read_log(_folder(request, run_id), attempt, query.offset, query.limit)
+    part = rundir.read_log(folder(request, run_id), attempt, query.offset, query.limit)
     data = part.data
     if len(data) >= 4:  # fewer would never become a whole character
         data = data[: len(data) - _torn(data)]
@@ -75,7 +75,7 @@ def list_checkpoints(run_id: RunId, session: Reading, request: Request) -> Check
                 for file in saved.files
             ],
         )
-        for saved in rundir.saved(_folder(request, run_id))
+        for saved in rundir.saved(folder(request, run_id))
     ]
     known = [c for c in found if c.accuracy is not None]
     best = max(known, key=lambda c: (c.accuracy, c.step), default=None)
@@ -100,8 +100,8 @@ def get_checkpoint_file(
 ) -> StreamingResponse:
     """One file of a checkpoint."""
     runs.get(session, run_id)
-    file = _opened(_folder(request, run_id), f"checkpoints/step_{step:06d}/{path}")
-    return _download(file, f"step_{step:06d}-{path.rpartition('/')[2]}", "application/octet-stream")
+    file = _opened(folder(request, run_id), f"checkpoints/step_{step:06d}/{path}")
+    return download(file, f"step_{step:06d}-{path.rpartition('/')[2]}", "application/octet-stream")
 
 
 class RolloutsQuery(BaseModel):
@@ -117,7 +117,7 @@ def list_rollouts(
     """The files of rollouts, one a step, in order."""
     runs.get(session, run_id)
     try:
-        files = rundir.files(_folder(request, run_id), "rollouts")
+        files = rundir.files(folder(request, run_id), "rollouts")
     except FileNotFoundError:
         files = []  # it has sampled nothing yet
     found = [RolloutFile(step=int(m[1]), n_bytes=f.n_bytes) for f in files if (m := _ROLLOUTS.fullmatch(f.path))]
@@ -138,11 +138,12 @@ def list_rollouts(
 def get_rollouts(run_id: RunId, step: Step, session: Reading, request: Request) -> StreamingResponse:
     """Every rollout of a step: prompt, stage, response, reward, tokens, log-probability."""
     runs.get(session, run_id)
-    file = _opened(_folder(request, run_id), f"rollouts/step_{step:06d}.parquet")
-    return _download(file, f"{run_id}-step_{step:06d}.parquet", "application/vnd.apache.parquet")
+    file = _opened(folder(request, run_id), f"rollouts/step_{step:06d}.parquet")
+    return download(file, f"{run_id}-step_{step:06d}.parquet", "application/vnd.apache.parquet")
 
 
-def _folder(request: Request, run_id: object) -> Path:
+def folder(request: Request, run_id: object) -> Path:
+    """The run's directory."""
     home: Path = request.app.state.settings.pilot_home
     return home.expanduser().resolve() / "runs" / str(run_id)
 
@@ -156,7 +157,8 @@ def _opened(folder: Path, path: str) -> BinaryIO:
         ) from None
 
 
-def _download(file: BinaryIO, name: str, media_type: str) -> StreamingResponse:
+def download(file: BinaryIO, name: str, media_type: str) -> StreamingResponse:
+    """The whole file as an answer, which closes it."""
     size = os.fstat(file.fileno()).st_size
     ascii_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     headers: dict[str, Any] = {

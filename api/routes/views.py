@@ -10,8 +10,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.answers import alerts_now, buckets_at, ledger_of
 from api.dependencies import CleanText, Reading, RunId
 from api.openapi import problems
-from api.schemas import Alerts, Buckets, EvaluationOut, Ledger, Metrics, StepOut
-from db import views
+from api.schemas import (
+    Alerts,
+    Buckets,
+    Difficulty,
+    EvaluationOut,
+    Flow,
+    Flows,
+    Ledger,
+    Metrics,
+    RateCell,
+    SpendCell,
+    StepOut,
+)
+from db import aggregates, views
 
 router = APIRouter(
     prefix="/api/v1/runs/{run_id}",
@@ -57,10 +69,48 @@ def get_metrics(run_id: RunId, query: Annotated[MetricsQuery, Query()], session:
 
 
 @router.get("/buckets", operation_id="get_buckets")
-def get_buckets(run_id: RunId, session: Reading, from_step: FromStep = 0) -> Buckets:
+def get_buckets(
+    run_id: RunId,
+    session: Reading,
+    from_step: FromStep = 0,
+    points: Annotated[int | None, Query(ge=2, le=5000, description="Only of so many steps, evenly spread.")] = None,
+) -> Buckets:
     """How many prompts lie in each bucket: now, and after every step from `from_step` on."""
-    now, history = views.buckets(session, run_id, from_step)
+    now, history = views.buckets(session, run_id, from_step, points=points)
     return Buckets(step=now.step, counts=now.counts, history=[buckets_at(counts) for counts in history])
+
+
+class FlowsQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    from_step: int = Field(0, ge=0, lt=2**31, description="From the buckets after this step; 0: before the first one.")
+    to_step: int | None = Field(None, ge=0, lt=2**31, description="To the buckets after this step; left out: now.")
+
+
+@router.get("/flows", operation_id="get_flows")
+def get_flows(run_id: RunId, query: Annotated[FlowsQuery, Query()], session: Reading) -> Flows:
+    """How many prompts went from which bucket into which between two steps. Every prompt of the pool counts once."""
+    found = aggregates.flows(session, run_id, query.from_step, query.to_step)
+    flows = [Flow.model_validate(flow, from_attributes=True) for flow in found.flows]
+    return Flows(from_step=found.from_step, to_step=found.to_step, flows=flows)
+
+
+class DifficultyQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    parts: int = Field(40, ge=1, le=200, description="Equal parts that the run's steps are cut into.")
+    bins: int = Field(10, ge=2, le=50, description="Equal bins of the success rate; the last one holds 1, too.")
+
+
+@router.get("/difficulty", operation_id="get_difficulty")
+def get_difficulty(run_id: RunId, query: Annotated[DifficultyQuery, Query()], session: Reading) -> Difficulty:
+    """How hard the run's prompts are: success rates over the steps, and over prompts by what was spent on them."""
+    found = aggregates.difficulty(session, run_id, parts=query.parts, bins=query.bins)
+    return Difficulty(
+        first=found.first,
+        last=found.last,
+        every=found.every,
+        over_time=[RateCell.model_validate(cell, from_attributes=True) for cell in found.over_time],
+        spend=[SpendCell.model_validate(cell, from_attributes=True) for cell in found.spend],
+    )
 
 
 @router.get("/ledger", operation_id="get_ledger")
