@@ -9,9 +9,10 @@ its cache, so that only the browser's drawing is left out. For each page:
 - opened: a browser session that nobody has used yet, and
 - refreshed: each timed part of the page, right after the run has made another step.
 
-Time is from the request to the last message of the answer, the API's part included; bytes are those of the messages
-before compression. Each is the median of several. Bounds: a page opened <= 300 ms and <= 400 KB; a refresh <= 60 ms and
-<= 30 KB.
+Time is from the request to the last message of the answer, the API's part included, on two cores that have nothing else
+to do; the CPU time of all servers, which a busy machine changes little, is told beside it. Bytes are those of the
+messages before compression. Each is the median of several. Bounds: a page opened <= 300 ms and <= 400 KB; a refresh
+<= 60 ms and <= 30 KB.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import httpx
+import psutil
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from streamlit.proto.BackMsg_pb2 import BackMsg
@@ -106,10 +108,10 @@ _STEPS = (
             'loss', 0.01 * random(), 'grad_norm', 0.6 + random() * 0.1, 'entropy', 0.8 + 0.1 * random(),
             'clip_fraction', 0.02 * random(), 'response_tokens', 200 + 20 * random(), 'age_mean', 0.8 + 0.1 * random(),
             'seconds_generate', 4.4 + random(), 'seconds_reward', 0.2, 'seconds_update', 2.3 + random() * 0.2),
-        jsonb_build_object('unseen', greatest(0, CAST(:prompts AS int) - 20 * s), 'ready', 40 + s % 9, 'committed', CAST(:prompts AS int) / 5,
-            'skipped', CAST(:prompts AS int) / 8, 'deferred', CAST(:prompts AS int) / 4, 'evicted', CAST(:prompts AS int) / 10 + s),
+        jsonb_build_object('unseen', greatest(0, n - 20 * s), 'ready', 40 + s % 9, 'committed', n / 5,
+            'skipped', n / 8, 'deferred', n / 4, 'evicted', n / 10 + s),
         now() - (CAST(:last AS int) - s) * interval '7.2 seconds'
-    FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS s
+    FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS s, (SELECT CAST(:prompts AS int) AS n) AS pool
     """,
     """
     INSERT INTO ledger (run_id, attempt, step, fate, rollouts, tokens)
@@ -122,10 +124,11 @@ _STEPS = (
     INSERT INTO prompt_visits (run_id, step, position, prompt_id, stage, attempt, n, n_failed, success_rate,
         reward_variance, tokens, bucket)
     SELECT CAST(:run AS uuid), s, at, md5((1 + floor(random() * CAST(:prompts AS int)))::int::text),
-        CASE WHEN at < CAST(:visits AS int) / 4 THEN 'commit' ELSE 'pilot' END, 1, 8, 0, rate, rate * (1 - rate), 1600,
-        CASE WHEN at < CAST(:visits AS int) / 4 THEN 'committed' WHEN rate = 1 THEN 'evicted' WHEN rate > 0.75 THEN 'skipped'
+        CASE WHEN at % 4 = 0 THEN 'commit' ELSE 'pilot' END, 1, 8, 0, rate, rate * (1 - rate), 1600,
+        CASE WHEN at % 4 = 0 THEN 'committed' WHEN rate = 1 THEN 'evicted' WHEN rate > 0.75 THEN 'skipped'
             WHEN rate < 0.125 THEN 'deferred' ELSE 'ready' END
-    FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS s, generate_series(0, CAST(:visits AS int) - 1) AS at,
+    FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS s,
+        generate_series(0, CAST(:visits AS int) - 1) AS at,
         LATERAL (SELECT floor(random() * 9 + at * 0 + s * 0) / 8 AS rate) AS sampled
     """,
     """
@@ -145,9 +148,12 @@ _STEPS = (
 
 
 class Answer(NamedTuple):
-    """ms: until its last message. kb: of all messages, before compression. wire_kb: what travelled."""
+    """ms: until its last message. cpu_ms: of all the servers' processes until then, to some 10 ms. kb: of all messages,
+    before compression. wire_kb: what travelled.
+    """
 
     ms: float
+    cpu_ms: float
     kb: float
     wire_kb: float
 
@@ -171,13 +177,8 @@ class CountingSocket:
 class Visitor:
     """One browser session. It answers as Streamlit's own client does, and keeps what that one keeps."""
 
-    def __init__(self, port: int) -> None:
-        raw = socket.create_connection(("127.0.0.1", port))
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.wire = CountingSocket(raw)
-        self.connection: ClientConnection = connect(
-            f"ws://127.0.0.1:{port}/_stcore/stream", sock=self.wire, subprotocols=["streamlit"], max_size=None  # type: ignore[arg-type, list-item]
-        )  # fmt: skip
+    def __init__(self, connection: ClientConnection, wire: CountingSocket) -> None:
+        self.connection, self.wire = connection, wire
         self.cached: set[str] = set()
         self.fragments: dict[str, float] = {}  # id -> seconds between its refreshes
         self.problems: list[str] = []
@@ -190,9 +191,6 @@ class Visitor:
     def refresh(self, fragment: str) -> Answer:
         return self._ask(fragment)
 
-    def close(self) -> None:
-        self.connection.close()
-
     def _ask(self, fragment: str = "") -> Answer:
         message = BackMsg()
         state = message.rerun_script
@@ -200,7 +198,7 @@ class Visitor:
         state.cached_message_hashes.extend(self.cached)
         if fragment:
             state.fragment_id, state.is_auto_rerun = fragment, True
-        n_bytes, before, start = 0, self.wire.received, time.perf_counter()
+        n_bytes, before, spent, start = 0, self.wire.received, cpu_seconds(), time.perf_counter()
         self.connection.send(message.SerializeToString())
         while True:
             data = self.connection.recv(timeout=60)
@@ -218,7 +216,29 @@ class Visitor:
             if kind == "script_finished" and got.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
                 break
         ms = 1000 * (time.perf_counter() - start)
-        return Answer(ms, n_bytes / 1000, (self.wire.received - before) / 1000)
+        return Answer(ms, 1000 * (cpu_seconds() - spent), n_bytes / 1000, (self.wire.received - before) / 1000)
+
+
+@contextmanager
+def visiting(port: int) -> Iterator[Visitor]:
+    raw = socket.create_connection(("127.0.0.1", port))
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    wire = CountingSocket(raw)
+    address = f"ws://127.0.0.1:{port}/_stcore/stream"
+    with connect(address, sock=wire, subprotocols=["streamlit"], max_size=None) as connection:  # type: ignore[arg-type, list-item]
+        yield Visitor(connection, wire)
+
+
+def cpu_seconds() -> float:
+    """Of the dashboard, the API and Postgres so far."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
 
 
 def fill(engine: sa.Engine, config: Mapping[str, Any], n_runs: int, n_steps: int, n_prompts: int) -> uuid.UUID:
@@ -295,8 +315,10 @@ def _wait(url: str, children: list[subprocess.Popen[bytes]], log: Path) -> None:
         time.sleep(0.1)
 
 
-def median(answers: list[Answer]) -> Answer:
-    return Answer(*(statistics.median(values) for values in zip(*answers, strict=True)))
+def typical(answers: list[Answer]) -> Answer:
+    """Medians, and of the CPU time, which the kernel tells in steps, the mean."""
+    medians = Answer(*(statistics.median(values) for values in zip(*answers, strict=True)))
+    return medians._replace(cpu_ms=statistics.mean(answer.cpu_ms for answer in answers))
 
 
 def main() -> int:
@@ -335,22 +357,23 @@ def main() -> int:
                     opened: list[Answer] = []
                     refreshed: dict[int, list[Answer]] = {}
                     for attempt in range(repeats + 1):  # the first one also loads the page's code
-                        visitor = Visitor(port)
-                        first = visitor.open("" if page == "runs" else page, query)
-                        if attempt:
-                            opened.append(first)
-                        fragments = list(visitor.fragments)
-                        for _ in range(2 if attempt else 0):
-                            last += 1
-                            add_steps(engine, run, last, last, n_prompts)
-                            for at, fragment in enumerate(fragments):
-                                refreshed.setdefault(at, []).append(visitor.refresh(fragment))
-                        visitor.close()
+                        with visiting(port) as visitor:
+                            first = visitor.open("" if page == "runs" else page, query)
+                            if attempt:
+                                opened.append(first)
+                            fragments = list(visitor.fragments)
+                            for _ in range(2 if attempt else 0):
+                                last += 1
+                                add_steps(engine, run, last, last, n_prompts)
+                                for at, fragment in enumerate(fragments):
+                                    refreshed.setdefault(at, []).append(visitor.refresh(fragment))
                         if visitor.problems:
                             raise SystemExit(f"the page {page!r} failed: {visitor.problems[0]}")
-                    _judge(figures, missed, f"{page} opened", median(opened), OPEN_MS, OPEN_KB)
+                    _judge(figures, missed, f"{page} opened", typical(opened), OPEN_MS, OPEN_KB)
                     for at, answers in refreshed.items():
-                        _judge(figures, missed, f"{page} refreshed ({at + 1})", median(answers), REFRESH_MS, REFRESH_KB)
+                        _judge(
+                            figures, missed, f"{page} refreshed ({at + 1})", typical(answers), REFRESH_MS, REFRESH_KB
+                        )
             engine.dispose()
     return finish(figures, missed, arguments.json)
 
@@ -358,8 +381,8 @@ def main() -> int:
 def _judge(figures: dict[str, Any], missed: list[str], name: str, seen: Answer, most_ms: float, most_kb: float) -> None:
     figures[name] = {key: round(value, 1) for key, value in seen._asdict().items()}
     print(
-        f"{name:24} {seen.ms:6.0f} ms (bound {most_ms:.0f})  {seen.kb:6.1f} KB (bound {most_kb:.0f}), "
-        f"{seen.wire_kb:.1f} KB compressed", flush=True,
+        f"{name:20} {seen.ms:6.0f} ms (bound {most_ms:.0f}), {seen.cpu_ms:4.0f} ms of CPU; "
+        f"{seen.kb:6.1f} KB (bound {most_kb:.0f}), {seen.wire_kb:.1f} KB compressed", flush=True,
     )  # fmt: skip
     if seen.ms > most_ms:
         missed.append(f"{name} takes {seen.ms:.0f} ms, the bound is {most_ms:.0f}")

@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from api.schemas import FateCount, Ledger, PromptRow, RunSummary
+from api.schemas import FateCount, Ledger, PromptRow, RunSummary, SettingsOut
 from ui import palette, text
 from ui.health import Finding, variance
 
@@ -119,34 +119,43 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[in
     )
 
 
-def ledger_table(ledger: Ledger | None) -> None:
-    """Every rollout and token by what became of it; the fates add up to what was sampled."""
+def ledger_table(ledger: Ledger | None, hours: float = 0.0, settings: SettingsOut | None = None) -> None:
+    """Every rollout and token by what became of it; the fates add up to what was sampled.
+
+    hours: of devices so far. Nobody measures them by fate: each has its share of them by tokens, and so of the money,
+    when a price is set.
+    """
     if ledger is None or not ledger.sampled.rollouts:
         st.html('<div class="pc-placeholder" style="height:200px">Nothing sampled yet.</div>')
         return
     total = ledger.sampled
+    price = settings.price_per_gpu_hour if settings else None
     spent = {f.fate: f for f in ledger.fates if f.rollouts or f.tokens}
     known = [name for name in palette.FATES if name in spent] + [n for n in spent if n not in palette.FATES]
-    rows = [_fate_row(spent[name], total) for name in known]
-    rows.append(
-        ["<b>sampled</b>", f"<b>{text.hover(total.rollouts)}</b>", "", f"<b>{text.hover(total.tokens)}</b>", ""]
-    )
+
+    def row(fate: FateCount, name: str) -> list[str]:
+        share = fate.rollouts / total.rollouts
+        cost = hours * (fate.tokens / total.tokens if total.tokens else 0.0)
+        money = [] if price is None else [text.number(round(cost * price, 2))]
+        faint = f'<span class="pc-faint">{text.percent(share, 0)}</span>'
+        return [name, text.hover(fate.rollouts), faint, text.hover(fate.tokens), text.number(round(cost, 2)), *money]
+
+    rows = [row(spent[name], _fate_name(name)) for name in known]
+    rows.append([f"<b>{cell}</b>" if at != 2 else "" for at, cell in enumerate(row(total, "sampled"))])
     st.html(_fate_bar([spent[n] for n in known], total.rollouts))
-    table(["fate", "rollouts", "", "tokens", ""], rows, right=(1, 2, 3, 4), caption="Spend by fate")
+    money = [escape(settings.currency)] if settings and price is not None else []
+    table(
+        ["fate", "rollouts", "", "tokens", '<span title="device-hours, shared by tokens">hours</span>', *money], rows,
+        right=(1, 2, 3, 4, 5), caption="Spend by fate",
+    )  # fmt: skip
 
 
-def _fate_row(fate: FateCount, total: FateCount) -> list[str]:
-    known = palette.FATES.get(fate.fate, palette.Fate(fate.fate, palette.NEUTRAL, fate.fate, ""))
-    share = fate.rollouts / total.rollouts
-    tokens = text.percent(fate.tokens / total.tokens, 0) if total.tokens else ""
-    return [
+def _fate_name(name: str) -> str:
+    known = palette.FATES.get(name, palette.Fate(name, palette.NEUTRAL, name, ""))
+    return (
         f'<span class="pc-dot" style="--c:{known.colour}" title="{escape(known.meaning)}"><i></i>'
-        f"{escape(known.label)}</span>",
-        text.hover(fate.rollouts),
-        f'<span class="pc-faint">{text.percent(share, 0)}</span>',
-        text.hover(fate.tokens),
-        f'<span class="pc-faint">{tokens}</span>',
-    ]
+        f"{escape(known.label)}</span>"
+    )
 
 
 def _fate_bar(fates: Sequence[FateCount], total: int) -> str:

@@ -2,7 +2,8 @@
 
 The specs (and the words for screen readers, which Streamlit puts into them) are constant and only the table changes,
 so that a refresh moves the lines and does not draw the chart anew.
-Long runs are thinned to `MAX_POINTS` steps: a screen shows no more, and the wire stays light.
+Tables have one column for each series, which the browser folds, and long runs are thinned to `MAX_POINTS` steps: a
+screen shows no more, and the wire stays light.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import streamlit as st
 
-from api.schemas import BucketsAt, EvaluationOut, StepOut, Visit
+from api.schemas import BucketsAt, Difficulty, EvaluationOut, Flows, StepOut, Visit
 from ui import palette
 
-MAX_POINTS = 300
+MAX_POINTS = 160
 HEIGHT = 230
 SHORT = "abs(datum.value) < 10000 ? format(datum.value, ',') : format(datum.value, '~s')"
 STROKES = {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolOpacity": 1, "symbolSize": 220}
@@ -57,7 +58,8 @@ def placeholder(words: str, height: int = HEIGHT) -> None:
 def _column(values: list[Any]) -> Any:
     text = any(isinstance(v, str) for v in values)
     whole = not text and bool(values) and all(isinstance(v, int) for v in values)
-    return pa.array(values, type=pa.string() if text else pa.int64() if whole else pa.float64())
+    number = pa.float32() if not whole else pa.int32() if max(map(abs, values)) < 2**31 else pa.int64()
+    return pa.array(values, type=pa.string() if text else number)
 
 
 def _x(title: str, field: str = "step") -> dict[str, Any]:
@@ -75,10 +77,13 @@ def _tip(field: str, title: str, form: str | None = None) -> dict[str, Any]:
     return {"field": field, "title": title, "type": kind, **({"format": form} if form else {})}
 
 
-def _crosshair(x: dict[str, Any], pivot: str, value: str, groupby: list[str], tips: list[Any]) -> dict[str, Any]:
+def _fold(names: Sequence[str], value: str, series: str) -> list[dict[str, Any]]:
+    return [{"fold": list(names), "as": [series, value]}]
+
+
+def _crosshair(x: dict[str, Any], tips: list[Any]) -> dict[str, Any]:
     """A vertical rule that follows the pointer and tells every series' value at that place."""
     return {
-        "transform": [{"pivot": pivot, "value": value, "groupby": groupby}],
         "mark": {"type": "rule", "color": palette.NEUTRAL, "strokeWidth": 1},
         "params": [
             {
@@ -100,56 +105,61 @@ def _crosshair(x: dict[str, Any], pivot: str, value: str, groupby: list[str], ti
 ACCURACY_SERIES = {"sampled": palette.ACCENT, "greedy": palette.NEUTRAL}
 
 
-def accuracy(evaluations: Sequence[EvaluationOut]) -> None:
-    """Held-out accuracy against what was spent for it."""
+def accuracy(evaluations: Sequence[EvaluationOut], target: float | None = None) -> None:
+    """Held-out accuracy against what was spent for it. target: where a line marks the accuracy that is wanted."""
     if not evaluations:
         placeholder("No evaluation yet. The first one comes before training starts.")
         return
     rows = thin(evaluations)
-    both = [(e, kind) for kind in ACCURACY_SERIES for e in rows]
     table: Table = {
-        "rollouts": [e.rollouts_spent for e, _ in both],
-        "step": [e.step for e, _ in both],
-        "series": [kind for _, kind in both],
-        "accuracy": [e.sampled_accuracy if kind == "sampled" else e.greedy_accuracy for e, kind in both],
-        "low": [max(0.0, e.sampled_accuracy - e.stderr) if kind == "sampled" else None for e, kind in both],
-        "high": [min(1.0, e.sampled_accuracy + e.stderr) if kind == "sampled" else None for e, kind in both],
-        "stderr": [e.stderr if kind == "sampled" else None for e, kind in both],
+        "rollouts": [e.rollouts_spent for e in rows],
+        "step": [e.step for e in rows],
+        "sampled": [e.sampled_accuracy for e in rows],
+        "greedy": [e.greedy_accuracy for e in rows],
+        "stderr": [e.stderr for e in rows],
     }
     x = _x("training rollouts spent", "rollouts")
     y_axis = {"format": ".0%", "title": "held-out accuracy"}
     y = {"field": "accuracy", "type": "quantitative", "axis": y_axis, "scale": {"zero": False, "nice": True}}
     colour = {**_colour("series", ACCURACY_SERIES), "legend": STROKES}
-    spec = {
-        "layer": [
-            {
-                "transform": [{"filter": "datum.series == 'sampled'"}],
-                "mark": {"type": "area", "opacity": 0.18, "color": palette.ACCENT},
-                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+    fold = _fold(list(ACCURACY_SERIES), "accuracy", "series")
+    band = [
+        {"calculate": "max(0, datum.sampled - datum.stderr)", "as": "low"},
+        {"calculate": "min(1, datum.sampled + datum.stderr)", "as": "high"},
+    ]
+    dash = {"domain": list(ACCURACY_SERIES), "range": [[1, 0], [5, 4]]}
+    layers: list[dict[str, Any]] = [
+        {
+            "transform": band,
+            "mark": {"type": "area", "opacity": 0.18, "color": palette.ACCENT},
+            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
+        },
+        {
+            "transform": fold,
+            "mark": {"type": "line", "strokeWidth": 2},
+            "encoding": {
+                "x": x, "y": y, "color": colour,
+                "strokeDash": {"field": "series", "type": "nominal", "legend": STROKES, "scale": dash},
             },
-            {
-                "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {
-                    "x": x, "y": y, "color": colour,
-                    "strokeDash": {
-                        "field": "series", "type": "nominal", "legend": STROKES,
-                        "scale": {"domain": list(ACCURACY_SERIES), "range": [[1, 0], [5, 4]]},
-                    },
-                },
+        },
+        {
+            "transform": fold,
+            "mark": {"type": "point", "filled": True, "size": 36, "opacity": 1},
+            "encoding": {
+                "x": x, "y": y, "color": colour,
+                "tooltip": [
+                    _tip("sampled", "sampled", ".1%"), _tip("stderr", "± stderr", ".1%"),
+                    _tip("greedy", "greedy", ".1%"), _tip("step", "after step", ",d"),
+                    _tip("rollouts", "rollouts spent", ",d"),
+                ],
             },
-            {
-                "mark": {"type": "point", "filled": True, "size": 36, "opacity": 1},
-                "encoding": {
-                    "x": x, "y": y, "color": colour,
-                    "tooltip": [
-                        _tip("series", "accuracy"), _tip("accuracy", "value", ".1%"), _tip("stderr", "± stderr", ".1%"),
-                        _tip("step", "after step", ",d"), _tip("rollouts", "rollouts spent", ",d"),
-                    ],
-                },
-            },
-        ]
-    }  # fmt: skip
-    draw("chart-accuracy", table, spec, "Held-out accuracy, sampled and greedy, against training rollouts spent")
+        },
+    ]  # fmt: skip
+    if target is not None:
+        mark = {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 1.5, "color": palette.TARGET}
+        layers.append({"mark": mark, "encoding": {"y": {"datum": target}}})
+    alt = "Held-out accuracy, sampled and greedy, against training rollouts spent"
+    draw("chart-accuracy", table, {"layer": layers}, alt)
 
 
 def buckets(history: Sequence[BucketsAt]) -> None:
@@ -161,13 +171,8 @@ def buckets(history: Sequence[BucketsAt]) -> None:
     pool = sum(rows[0].counts.values())
     if rows[0].step == 1:  # before the first step every prompt is unseen
         rows.insert(0, BucketsAt(step=0, counts={"unseen": pool}))
-    flat = [(row, i, name) for i, name in enumerate(palette.STACK) for row in rows]
-    table: Table = {
-        "step": [row.step for row, _, _ in flat],
-        "bucket": [name for _, _, name in flat],
-        "layer": [i for _, i, _ in flat],
-        "prompts": [row.counts.get(name, 0) for row, _, name in flat],
-    }
+    table: Table = {"step": [row.step for row in rows]}
+    table |= {name: [row.counts.get(name, 0) for row in rows] for name in palette.STACK}
     colours = {name: palette.BUCKETS[name].colour for name in palette.STACK}
     x = _x("step")
     tips = [_tip("step", "after step", ",d"), *(_tip(name, name, ",d") for name in palette.STACK)]
@@ -175,19 +180,125 @@ def buckets(history: Sequence[BucketsAt]) -> None:
         "field": "prompts", "type": "quantitative", "title": "prompts", "stack": "zero",
         "axis": {"labelExpr": SHORT}, "scale": {"nice": False},
     }  # fmt: skip
+    layer = {"calculate": f"indexof({list(palette.STACK)}, datum.bucket)", "as": "layer"}
     spec = {
         "layer": [
             {
+                "transform": [*_fold(palette.STACK, "prompts", "bucket"), layer],
                 "mark": {"type": "area", "opacity": 0.92},
                 "encoding": {
                     "x": x, "y": y, "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
                     "order": {"field": "layer", "type": "quantitative"},
                 },
             },
-            _crosshair(x, "bucket", "prompts", ["step"], tips),
+            _crosshair(x, tips),
         ]
     }  # fmt: skip
     draw("chart-buckets", table, spec, "Prompts in each bucket over steps; the tiles tell the counts of now")
+
+
+def flows(moved: Flows | None) -> None:
+    """Which prompts changed their bucket: from the one on the left into the one on the right, as wide as many."""
+    ways = [] if moved is None else [f for f in moved.flows if f.source != f.target]
+    if moved is None or not ways:
+        placeholder("No prompt has changed its bucket in these steps." if moved else "No step yet.")
+        return
+    order = {name: at for at, name in enumerate(palette.STACK)}
+    ways.sort(key=lambda f: (order.get(f.source, 9), order.get(f.target, 9)))
+    total = sum(f.prompts for f in ways)
+    left = _stacked([(f.source, f.prompts / total) for f in ways])
+    by_target = sorted(range(len(ways)), key=lambda i: (order.get(ways[i].target, 9), order.get(ways[i].source, 9)))
+    placed = _stacked([(ways[i].target, ways[i].prompts / total) for i in by_target])
+    right = dict(zip(by_target, placed, strict=True))
+    table: Table = {
+        "flow": list(range(len(ways))),
+        "source": [f.source for f in ways],
+        "target": [f.target for f in ways],
+        "prompts": [f.prompts for f in ways],
+        "width": [f.prompts / total for f in ways],
+        "left": left,
+        "right": [right[i] for i in range(len(ways))],
+    }
+    colours = {name: palette.BUCKETS[name].colour for name in palette.STACK}
+    scale = {"domain": [-0.02, 1 + _GAP * len(palette.STACK)], "reverse": True, "nice": False}
+    y = {"type": "quantitative", "axis": None, "scale": scale}
+    x = {"type": "quantitative", "axis": None, "scale": {"domain": [-0.34, 1.34], "nice": False}}
+    tips = [_tip("source", "from"), _tip("target", "to"), _tip("prompts", "prompts", ",d")]
+    curve = [
+        {"calculate": "sequence(0, 1.001, 0.0625)", "as": "t"},
+        {"flatten": ["t"]},
+        {"calculate": "datum.left + (datum.right - datum.left) * datum.t * datum.t * (3 - 2 * datum.t)", "as": "top"},
+        {"calculate": "datum.top + datum.width", "as": "bottom"},
+    ]
+
+    def ends(bucket: str, at: str, position: float) -> list[dict[str, Any]]:
+        """The buckets of one side, and their names."""
+        count = [
+            {
+                "aggregate": [
+                    {"op": "sum", "field": "prompts", "as": "n"}, {"op": "sum", "field": "width", "as": "height"},
+                    {"op": "min", "field": at, "as": "top"},
+                ],
+                "groupby": [bucket],
+            },
+            {"calculate": "datum.top + datum.height", "as": "bottom"},
+            {"calculate": "datum.top + datum.height / 2", "as": "middle"},
+            {"calculate": f"datum.{bucket} + '  ' + format(datum.n, ',')", "as": "label"},
+        ]  # fmt: skip
+        side = -1 if position == 0 else 1
+        colour = {"field": bucket, "type": "nominal", "scale": _colour("", colours)["scale"], "legend": None}
+        return [
+            {
+                "transform": count,
+                "mark": {"type": "rect", "opacity": 1},
+                "encoding": {
+                    "x": {**x, "datum": position}, "x2": {"datum": position + side * 0.025},
+                    "y": {**y, "field": "top"}, "y2": {"field": "bottom"}, "color": colour,
+                },
+            },
+            {
+                "transform": count,
+                "mark": {
+                    "type": "text", "align": "right" if side < 0 else "left", "dx": side * 4, "fontSize": 11,
+                    "color": palette.NEUTRAL,
+                },
+                "encoding": {
+                    "x": {**x, "datum": position + side * 0.025}, "y": {**y, "field": "middle"},
+                    "text": {"field": "label", "type": "nominal"},
+                },
+            },
+        ]  # fmt: skip
+
+    spec = {
+        "layer": [
+            {
+                "transform": curve,
+                "mark": {"type": "area", "opacity": 0.45},
+                "encoding": {
+                    "x": {**x, "field": "t"}, "y": {**y, "field": "top"}, "y2": {"field": "bottom"},
+                    "detail": {"field": "flow", "type": "nominal"},
+                    "color": {**_colour("source", colours), "legend": None}, "tooltip": tips,
+                },
+            },
+            *ends("source", "left", 0.0),
+            *ends("target", "right", 1.0),
+        ]
+    }  # fmt: skip
+    draw("chart-flows", table, spec, "Prompts that changed their bucket, from left to right")
+
+
+_GAP = 0.04  # between two buckets of a side, of the whole height
+
+
+def _stacked(parts: Sequence[tuple[str, float]]) -> list[float]:
+    """Where each part begins when they lie on each other in the given order, with a gap where the bucket changes."""
+    begins, at = [], 0.0
+    for before, (bucket, size) in zip([None, *parts], parts, strict=False):
+        if before is not None and before[0] != bucket:
+            at += _GAP
+        begins.append(at)
+        at += size
+    return begins
 
 
 VARIANCE_SERIES = {"trained groups": palette.BUCKETS["committed"].colour, "uniform sampling": palette.NEUTRAL}
@@ -200,33 +311,31 @@ def variance(steps: Sequence[StepOut]) -> None:
         placeholder("No trained group yet.")
         return
     rows = thin(steps)
-    flat = [(s, label) for label in names for s in rows]
-    table: Table = {
-        "step": [s.step for s, _ in flat],
-        "series": [label for _, label in flat],
-        "variance": [s.metrics.get(names[label]) for s, label in flat],
-    }
+    table: Table = {"step": [s.step for s in rows]}
+    table |= {label: [s.metrics.get(name) for s in rows] for label, name in names.items()}
     x = _x("step")
     y = {
         "field": "variance", "type": "quantitative", "title": "mean reward variance",
         "axis": {"format": ".2f"}, "scale": {"zero": True, "nice": True},
     }  # fmt: skip
     colour = {**_colour("series", VARIANCE_SERIES), "legend": STROKES}
+    fold = _fold(list(VARIANCE_SERIES), "variance", "series")
     window = [{"op": "mean", "field": "variance", "as": "smooth"}]
     smooth = {"window": window, "groupby": ["series"], "sort": [{"field": "step"}], "frame": [-4, 0]}
     tips = [_tip("step", "step", ",d"), *(_tip(label, label, ".3f") for label in names)]
     spec = {
         "layer": [
             {
-                "transform": [smooth],
+                "transform": [*fold, smooth],
                 "mark": {"type": "line", "strokeWidth": 2},
                 "encoding": {"x": x, "y": {**y, "field": "smooth"}, "color": colour},
             },
             {
+                "transform": fold,
                 "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35},
                 "encoding": {"x": x, "y": y, "color": colour},
             },
-            _crosshair(x, "series", "variance", ["step"], tips),
+            _crosshair(x, tips),
         ]
     }
     draw("chart-variance", table, spec, "Reward variance of trained groups and of uniform sampling over steps")
@@ -237,26 +346,125 @@ def phases(steps: Sequence[StepOut], height: int = 150) -> None:
     if not steps:
         placeholder("No step yet.", height)
         return
-    rows = thin(steps, 120)
-    flat = [(s, phase) for phase in palette.PHASES for s in rows]
-    table: Table = {
-        "step": [s.step for s, _ in flat],
-        "phase": [phase for _, phase in flat],
-        "seconds": [s.metrics.get(f"seconds_{phase}") for s, phase in flat],
-    }
+    rows = thin(steps)
+    table: Table = {"step": [s.step for s in rows]}
+    table |= {phase: [s.metrics.get(f"seconds_{phase}") for s in rows] for phase in palette.PHASES}
     x = _x("step")
     y = {"field": "seconds", "type": "quantitative", "title": "seconds", "stack": "zero", "axis": {"tickCount": 3}}
     tips = [_tip("step", "step", ",d"), *(_tip(phase, f"{phase} (s)", ".2f") for phase in palette.PHASES)]
     spec = {
         "layer": [
             {
+                "transform": _fold(list(palette.PHASES), "seconds", "phase"),
                 "mark": {"type": "area", "opacity": 0.9},
                 "encoding": {"x": x, "y": y, "color": _colour("phase", palette.PHASES)},
             },
-            _crosshair(x, "phase", "seconds", ["step"], tips),
+            _crosshair(x, tips),
         ]
     }  # fmt: skip
     draw("chart-phases", table, spec, "Seconds per step in generation, reward and update", height)
+
+
+def throughput(steps: Sequence[StepOut], height: int = 90) -> None:
+    """Tokens a second, between the ends of steps of one attempt."""
+    rates = [
+        (b.step, (b.tokens - a.tokens) / seconds)
+        for a, b in zip(steps, steps[1:], strict=False)
+        if a.attempt == b.attempt and (seconds := (b.finished_at - a.finished_at).total_seconds()) > 0
+    ]
+    if not rates:
+        return
+    rows = thin(rates)
+    x = _x("step")
+    y = {"field": "rate", "type": "quantitative", "title": "tokens/s", "axis": {"tickCount": 2, "labelExpr": SHORT}}
+    spec = {
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.5, "color": palette.ACCENT}, "encoding": {"x": x, "y": y}},
+            _crosshair(x, [_tip("step", "step", ",d"), _tip("rate", "tokens/s", ",.0f")]),
+        ]
+    }
+    table: Table = {"step": [step for step, _ in rows], "rate": [rate for _, rate in rows]}
+    draw("chart-throughput", table, spec, "Tokens per second over steps", height)
+
+
+def rates_over_time(found: Difficulty, parts: int, bins: int) -> None:
+    """How success rates were spread in each part of the run: darker where more groups lay."""
+    if not found.over_time:
+        placeholder("No group has been judged yet.", 260)
+        return
+    totals: dict[int, int] = {}
+    for cell in found.over_time:
+        totals[cell.part] = totals.get(cell.part, 0) + cell.groups
+    width = (found.last - found.first + 1) / parts
+    cells = found.over_time
+    table: Table = {
+        "from": [max(1, round(found.first + c.part * width)) for c in cells],
+        "to": [round(found.first + (c.part + 1) * width) for c in cells],
+        "low": [c.rate / bins for c in cells],
+        "high": [(c.rate + 1) / bins for c in cells],
+        "share": [c.groups / totals[c.part] for c in cells],
+        "groups": [c.groups for c in cells],
+    }
+    x = {**_x("step", "from"), "scale": {"nice": False, "zero": False}}
+    y = {
+        "field": "low", "type": "quantitative", "title": "success rate",
+        "axis": {"format": ".0%", "values": [0, 0.25, 0.5, 0.75, 1]}, "scale": {"domain": [0, 1], "nice": False},
+    }  # fmt: skip
+    spec = {
+        "mark": {"type": "rect"},
+        "encoding": {
+            "x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "high"},
+            "color": {
+                "field": "share", "type": "quantitative",
+                "scale": {"range": ["#6366E80A", palette.ACCENT], "zero": True}, "legend": None,
+            },
+            "tooltip": [
+                _tip("from", "from step", ",d"), _tip("to", "to step", ",d"), _tip("low", "success rate from", ".0%"),
+                _tip("high", "to", ".0%"), _tip("groups", "groups", ",d"), _tip("share", "of these steps", ".0%"),
+            ],
+        },
+    }  # fmt: skip
+    draw("chart-rates", table, spec, "Success rates of judged groups over steps, as a heat map", 260)
+
+
+def spend_map(found: Difficulty, bins: int, size: str) -> None:
+    """Prompts by success rate and visits. size: `prompts` or `tokens`, what a circle's area stands for."""
+    if not found.spend:
+        placeholder("No prompt has been visited yet.", 260)
+        return
+    cells = found.spend
+    table: Table = {
+        "rate": [(c.rate + 0.5) / bins for c in cells],
+        "visits": [2**c.visits * (1 if c.visits == 0 else 1.4) for c in cells],
+        "least": [2**c.visits for c in cells],
+        "most": [2 ** (c.visits + 1) - 1 for c in cells],
+        "prompts": [c.prompts for c in cells],
+        "tokens": [c.tokens for c in cells],
+        "each": [c.tokens / c.prompts for c in cells],
+        "bucket": [c.bucket for c in cells],
+    }
+    colours = {name: b.colour for name, b in palette.BUCKETS.items() if name != "unseen"}
+    spec = {
+        "mark": {"type": "circle", "opacity": 0.8},
+        "encoding": {
+            "x": {
+                "field": "rate", "type": "quantitative", "title": "success rate at the last visit",
+                "axis": {"format": ".0%", "grid": False}, "scale": {"domain": [0, 1], "nice": False},
+            },
+            "y": {
+                "field": "visits", "type": "quantitative", "title": "visits",
+                "scale": {"type": "log", "base": 2, "nice": False, "padding": 14}, "axis": {"format": "~s"},
+            },
+            "size": {"field": size, "type": "quantitative", "scale": {"range": [12, 900]}, "legend": None},
+            "color": {**_colour("bucket", colours), "legend": {"columns": 5}},
+            "tooltip": [
+                _tip("least", "visits from", ",d"), _tip("most", "to", ",d"), _tip("prompts", "prompts", ",d"),
+                _tip("tokens", "tokens", ",d"), _tip("each", "tokens per prompt", ",.0f"),
+                _tip("bucket", "most are"),
+            ],
+        },
+    }  # fmt: skip
+    draw("chart-spend", table, spec, "Prompts by success rate and visits", 260)
 
 
 def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:

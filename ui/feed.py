@@ -1,23 +1,30 @@
 """What the run page knows about one run: fetched in increments, kept in the browser session.
 
 A poll costs one small request. Only when it shows that something happened are the new steps fetched, from the last
-known step on. A new attempt may repeat steps, so it starts the series afresh.
+known step on. A new attempt may repeat steps, so it starts the series afresh. Of long runs the charts have a series
+that the API has thinned; the newest steps are there in full.
+
+The parts of the page that are drawn less often fetch what only they need (`spend`, `flows`) when they are drawn.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Callable
 
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, Client
-from api.schemas import Alert, BucketsAt, EvaluationOut, Ledger, PromptRow, RunDetail, StepOut
+from api.schemas import Alert, BucketsAt, EvaluationOut, Flows, Ledger, PromptRow, RunDetail, SettingsOut, StepOut
 from ui.palette import FINISHED_STATES
 from ui.text import now
 
 BUSY_STATES = ("starting", "running", "stopping")
 RECENT_PROMPTS = 50
+RECENT_STEPS = 60
+POINTS = 240  # of a series; a screen shows no more
+SHOWN = ("reward_variance", "seconds_generate")  # whose extremes a thinned series keeps
 ALERTS_EVERY_S = 10.0
 
 
@@ -25,11 +32,13 @@ class RunFeed:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.run: RunDetail | None = None
-        self.steps: dict[int, StepOut] = {}
+        self.steps: dict[int, StepOut] = {}  # of a long run about POINTS of them, the newest RECENT_STEPS among them
         self.evaluations: dict[int, EvaluationOut] = {}
-        self.buckets: dict[int, BucketsAt] = {}
+        self.buckets: dict[int, BucketsAt] = {}  # of a long run about POINTS steps
         self.ledger: Ledger | None = None
+        self.settings: SettingsOut | None = None
         self.taught: list[PromptRow] = []  # trained on most recently
+        self.moved: Flows | None = None
         self.alerts: list[Alert] = []
         self._alerts_at = 0.0  # monotonic seconds
         self.queued_since: dt.datetime | None = None  # as far as this session has seen
@@ -37,7 +46,7 @@ class RunFeed:
         self.lost: ApiUnreachable | None = None
         self.lost_since: dt.datetime | None = None
         self.refused: ApiError | None = None
-        self._seen: tuple[object, ...] = ()
+        self._seen: dict[str, tuple[object, ...]] = {}  # part -> what the run was when it was fetched
 
     @property
     def live(self) -> bool:
@@ -47,9 +56,20 @@ class RunFeed:
         return self.run.state not in FINISHED_STATES
 
     def refresh(self, api: Client) -> None:
-        """Brings everything up to date; what cannot be fetched now stays as it was."""
+        """Brings run, steps, evaluations, buckets and alerts up to date; what cannot be fetched stays as it was."""
+        self._fetch(lambda: self._refresh(api))
+
+    def spend(self, api: Client) -> None:
+        """Brings the ledger and the prompts that teach up to date."""
+        self._fetch(lambda: self._spend(api))
+
+    def flows(self, api: Client, last: int | None) -> None:
+        """Brings the flows between buckets up to date: of so many last steps, or of all."""
+        self._fetch(lambda: self._flows(api, last))
+
+    def _fetch(self, fetch: Callable[[], None]) -> None:
         try:
-            self._refresh(api)
+            fetch()
         except ApiUnreachable as error:
             self.lost, self.lost_since = error, self.lost_since or now()
             return
@@ -61,24 +81,56 @@ class RunFeed:
 
     def _refresh(self, api: Client) -> None:
         run = api.get_run(self.run_id)
-        if self.run is not None and (run.attempt != self.run.attempt or run.step < max(self.steps, default=0)):
-            self.steps, self.evaluations, self.buckets = {}, {}, {}
+        last = max(self.steps, default=0)
+        if self.run is not None and (run.attempt != self.run.attempt or run.step < last):
+            self.steps, self.evaluations, self.buckets, last = {}, {}, {}, 0
         self.run = run
         self._wait(api, run)
-        seen = (run.state, run.attempt, run.step, run.rollouts, run.eval_rollouts, run.accuracy)
-        if seen != self._seen or time.monotonic() - self._alerts_at > ALERTS_EVERY_S:
+        seen = self._now(run)
+        if seen != self._seen.get("run") or time.monotonic() - self._alerts_at > ALERTS_EVERY_S:
             # A run that stalls gives no news: alerts are asked for from time to time, too.
             self.alerts, self._alerts_at = api.alerts(self.run_id), time.monotonic()
-        if seen == self._seen:
+        if seen == self._seen.get("run"):
             return
-        last = max(self.steps, default=0)
+        if run.step - last > 2 * POINTS:  # many at once: enough for a chart, and the newest in full
+            series = api.metrics(self.run_id, from_step=last, points=POINTS, metric=SHOWN)
+            self.steps.update((s.step, s) for s in series.steps)
+            last = run.step - RECENT_STEPS
         metrics = api.metrics(self.run_id, from_step=last)
         self.steps.update((s.step, s) for s in metrics.steps)
         self.evaluations.update((e.step, e) for e in metrics.evaluations)
-        self.buckets.update((b.step, b) for b in api.buckets(self.run_id, from_step=last).history)
+        buckets = api.buckets(self.run_id, from_step=max(self.buckets, default=0), points=POINTS)
+        self.buckets.update((b.step, b) for b in buckets.history)
+        self._thin(run.step)
+        self._seen["run"] = seen
+
+    def _thin(self, newest: int) -> None:
+        """A run that is watched for days does not fill the session."""
+        if len(self.steps) > 2 * POINTS + RECENT_STEPS:
+            old = [s for s in self.steps if s <= newest - RECENT_STEPS]
+            for step in old[1::2]:
+                del self.steps[step]
+        if len(self.buckets) > 2 * POINTS:
+            for step in sorted(self.buckets)[1:-1:2]:
+                del self.buckets[step]
+
+    def _spend(self, api: Client) -> None:
+        if self.settings is None:
+            self.settings = api.settings()
+        if self.run is None or (seen := self._now(self.run)) == self._seen.get("spend"):
+            return
         self.ledger = api.ledger(self.run_id)
         self.taught = api.prompts(self.run_id, bucket="committed", sort="-step", limit=RECENT_PROMPTS).prompts
-        self._seen = seen
+        self._seen["spend"] = seen
+
+    def _flows(self, api: Client, last: int | None) -> None:
+        if self.run is None or (seen := (last, *self._now(self.run))) == self._seen.get("flows"):
+            return
+        self.moved = api.flows(self.run_id, 0 if last is None else max(0, self.run.step - last))
+        self._seen["flows"] = seen
+
+    def _now(self, run: RunDetail) -> tuple[object, ...]:
+        return run.state, run.attempt, run.step, run.rollouts, run.eval_rollouts, run.accuracy
 
     def _wait(self, api: Client, run: RunDetail) -> None:
         if run.state != "queued":

@@ -55,6 +55,7 @@ FATES = {
 }
 
 ACCENT = "#6366E8"  # sampled accuracy and other series that are no bucket
+TARGET = "#C2255C"  # the accuracy that is wanted
 NEUTRAL = "#8B95A7"  # what a series is compared with
 PHASES = {"generate": "#6366E8", "reward": "#C9A227", "update": "#2A9D8F"}
 

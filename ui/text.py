@@ -35,6 +35,15 @@ def hover(value: float | None) -> str:
     return f'<span title="{exact(value)}">{number(value)}</span>'
 
 
+def size(n_bytes: float) -> str:
+    """1300000 -> 1.3 MB."""
+    for unit in ("B", "kB", "MB"):
+        if n_bytes < 999.5:
+            return f"{float(f'{n_bytes:.3g}'):g} {unit}"
+        n_bytes /= 1000
+    return f"{float(f'{n_bytes:.3g}'):g} GB"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f} %"
 

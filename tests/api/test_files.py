@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
 
 from api.app import create_app
 from api.settings import Settings
-from db.models import Run
+from db.models import PromptVisit, Run
 from pipeline import rundir
 from pipeline.rollouts import SCHEMA
-from tests.api.rows import add_run
+from tests.api.rows import add, add_prompts, add_run
 from tests.api.served import make_token
 from tests.api.test_problems import problem
 
@@ -98,6 +100,43 @@ def test_rollouts_are_listed_and_downloaded(api: TestClient, run: Run) -> None:
     response = api.get(f"{address}/2")
     assert pq.read_table(io.BytesIO(response.content)).schema == SCHEMA
     assert problem(api.get(f"{address}/4"))["type"] == "/problems/file-not-found"
+
+
+def test_the_rollouts_of_one_prompt(
+    api: TestClient, engine: sa.Engine, run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several row groups, newest visit first; a file that is gone is told."""
+    with Session(engine) as session, session.begin():
+        session.get_one(Run, run.id).dataset_id = add_prompts(engine, 3)
+    pilot = {"stage": "pilot", "attempt": 1, "n": 2, "n_failed": 0, "tokens": 2, "bucket": "ready"}
+    visits = [{"prompt_id": "p001", "step": s, "position": 0} for s in (1, 2, 3, 7)]
+    add(engine, *(PromptVisit(run_id=run.id, **pilot, **visit) for visit in visits))
+    for step in (1, 2, 3):
+        rows = [
+            {
+                "step": step, "prompt_id": f"p{i % 3:03}", "stage": "pilot", "response": f"{step}: {i}",
+                "reward": 1.0 * (i % 2), "success": None, "verdicts": None, "n_tokens": i, "logprob": -0.5,
+            }
+            for i in range(3000)
+        ]  # fmt: skip
+        path = home / "runs" / str(run.id) / "rollouts" / f"step_{step:06d}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path, row_group_size=700)
+    address = f"/api/v1/runs/{run.id}/prompts/p001/rollouts"
+    body = api.get(address, params={"steps": 2}).json()
+    assert (body["missing"], body["next_step"]) == ([7], 3)
+    assert [r["response"] for r in body["rollouts"]] == [f"3: {i}" for i in range(1, 3000, 3)]
+    assert body["rollouts"][1] == {
+        "step": 3, "stage": "pilot", "response": "3: 4", "reward": 0.0, "success": None, "n_tokens": 4, "logprob": -0.5,
+        "verdicts": None,
+    }  # fmt: skip
+    body = api.get(address, params={"before": 3}).json()
+    assert {r["step"] for r in body["rollouts"]} == {1, 2} and body["next_step"] is None
+    monkeypatch.setattr("api.routes.prompts.MOST_CHARACTERS", 10)
+    body = api.get(address, params={"before": 4}).json()
+    assert ({r["step"] for r in body["rollouts"]}, body["next_step"]) == ({3}, 3), "a large answer ends early"
+    never = api.get(f"/api/v1/runs/{run.id}/prompts/p002/rollouts").json()
+    assert never == {"rollouts": [], "missing": [], "next_step": None}
+    assert problem(api.get(f"/api/v1/runs/{run.id}/prompts/p999/rollouts"))["status"] == 404
 
 
 def test_a_run_that_has_not_begun_left_nothing(api: TestClient, engine: sa.Engine) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
+import json
 import random
 import uuid
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from db import models, views
+from pipeline.config import DataConfig
+from pipeline.prompts import load_prompts
 from tests.api.rows import add, add_prompts, add_run, state, step
 
 
@@ -96,6 +102,87 @@ def test_an_answer_is_one_snapshot(api: TestClient, engine: sa.Engine, monkeypat
     assert (body["step"], [h["step"] for h in body["history"]]) == (1, [1])
 
 
+def test_buckets_of_a_few_steps_evenly_spread(api: TestClient, engine: sa.Engine) -> None:
+    run = add_run(engine, step=900)
+    add(engine, *[step(run, n) for n in range(1, 901)])
+    shown = [h["step"] for h in api.get(f"/api/v1/runs/{run.id}/buckets?points=31").json()["history"]]
+    assert shown == [1, *range(30, 901, 30)]
+    assert [h["step"] for h in api.get(f"/api/v1/runs/{run.id}/buckets?points=9&from_step=900").json()["history"]] == [
+        900
+    ]
+
+
+def flows(api: TestClient, run: models.Run, **params: int) -> dict[tuple[str, str], int]:
+    body = api.get(f"/api/v1/runs/{run.id}/flows", params=params).json()
+    return {(f["source"], f["target"]): f["prompts"] for f in body["flows"]}
+
+
+def test_flows_count_every_prompt_once(api: TestClient, engine: sa.Engine) -> None:
+    """Against a walk through the visits and moves of every prompt, for every range of steps."""
+    pool, last = [f"p{i:03}" for i in range(20)], 6
+    run = add_run(engine, dataset_id=add_prompts(engine, len(pool)), step=last)
+    other = add_run(engine, dataset_id="d0", step=last)
+    generator = random.Random(1)
+    after = {0: dict.fromkeys(pool, "unseen")}  # step -> bucket of every prompt
+    rows: list[models.Base] = []
+    for number in range(1, last + 1):
+        now = dict(after[number - 1])
+        for prompt in generator.sample(pool[:15], 4):  # as the step begins; the last five are never touched
+            now[prompt] = generator.choice(models.BUCKETS)
+            rows.append(models.PromptMove(run_id=run.id, step=number, prompt_id=prompt, attempt=1, bucket=now[prompt]))
+        for position in range(6):  # some prompts twice
+            prompt = generator.choice(pool[:15])
+            now[prompt] = generator.choice(models.BUCKETS)
+            rows.append(visit(run, number, "pilot", position=position, prompt_id=prompt, bucket=now[prompt]))
+            rows.append(visit(other, number, "pilot", position=position, prompt_id=prompt, bucket="evicted"))
+        after[number] = now
+        counts = {b: list(now.values()).count(b) for b in models.BUCKETS}
+        rows.append(step(run, number, buckets=counts))
+    touched = {p: max(r.step for r in rows if not isinstance(r, models.StepMetrics) and r.run_id == run.id
+                      and r.prompt_id == p) for p in pool[:15]}  # type: ignore[attr-defined]  # fmt: skip
+    rows += [state(run, p, step=n, bucket=after[last][p]) for p, n in touched.items()]
+    add(engine, *rows)
+    with Session(engine) as session, session.begin():
+        session.get_one(models.Run, run.id).buckets = counts
+    for first in range(last + 1):
+        for to in range(first, last + 1):
+            expected: dict[tuple[str, str], int] = {}
+            for prompt in pool:
+                pair = (after[first][prompt], after[to][prompt])
+                expected[pair] = expected.get(pair, 0) + 1
+            assert flows(api, run, from_step=first, to_step=to) == expected, (first, to)
+    assert flows(api, run, from_step=2) == flows(api, run, from_step=2, to_step=99)
+    assert flows(api, run, from_step=99) == {(b, b): n for b, n in counts.items() if n}
+
+
+def test_difficulty_over_steps_and_by_spend(api: TestClient, engine: sa.Engine) -> None:
+    run = add_run(engine, dataset_id=add_prompts(engine, 9), step=500)
+    rates = {1: 0.0, 2: 0.5, 250: 1.0, 499: 0.49, 500: None}
+    add(
+        engine,
+        *(visit(run, n, "pilot", position=0, success_rate=rate) for n, rate in rates.items()),
+        visit(run, 2, "commit", position=1, success_rate=1.0),  # chosen to lie in the middle: tells nothing
+        state(run, "p000", success_rate=1.0, visits=3, rollouts=10, tokens=7, bucket="evicted"),
+        state(run, "p001", success_rate=0.95, visits=2, rollouts=5, tokens=1, bucket="evicted"),
+        state(run, "p002", success_rate=0.0, visits=1, rollouts=4, tokens=9, bucket="deferred"),
+        state(run, "p003", success_rate=None, visits=1, bucket="unseen"),
+    )
+    body = api.get(f"/api/v1/runs/{run.id}/difficulty", params={"parts": 5, "bins": 10}).json()
+    assert (body["first"], body["last"], body["every"]) == (1, 500, 3), "240 steps are looked at"
+    looked_at = set(range(500, 0, -3))
+    assert looked_at & set(rates) == {2, 500}
+    assert body["over_time"] == [{"part": 0, "rate": 5, "groups": 1}]
+    assert body["spend"] == [
+        {"rate": 0, "visits": 0, "prompts": 1, "rollouts": 4, "tokens": 9, "bucket": "deferred"},
+        {"rate": 9, "visits": 1, "prompts": 2, "rollouts": 15, "tokens": 8, "bucket": "evicted"},
+    ]
+    uniform = add_run(engine, dataset_id="d0", step=1, method="grpo")
+    add(engine, visit(uniform, 1, "commit", position=0, success_rate=1.0))
+    body = api.get(f"/api/v1/runs/{uniform.id}/difficulty").json()
+    assert body["over_time"] == [{"part": 0, "rate": 9, "groups": 1}], "without pilots every group tells"
+    assert api.get(f"/api/v1/runs/{add_run(engine).id}/difficulty").json()["over_time"] == []
+
+
 def test_the_ledger_sums_steps_and_attempts_per_fate(api: TestClient, engine: sa.Engine) -> None:
     run, other = add_run(engine, rollouts=90, tokens=900), add_run(engine)
 
@@ -163,7 +250,7 @@ def test_prompts_without_a_visit_are_unseen(api: TestClient, run: models.Run) ->
 
 
 @pytest.mark.parametrize("limit", [1, 5, 12, 500])
-@pytest.mark.parametrize("key", ["visits", "rollouts", "success_rate", "step"])
+@pytest.mark.parametrize("key", ["visits", "rollouts", "tokens", "success_rate", "step"])
 @pytest.mark.parametrize("sign", ["", "-"])
 def test_every_sort_pages_without_loss_or_repetition(
     api: TestClient, run: models.Run, key: str, sign: str, limit: int
@@ -208,19 +295,54 @@ def test_pages_hold_while_the_trainer_goes_on(api: TestClient, engine: sa.Engine
         ({"search": ""}, [f"p{i:03}" for i in range(12)]),
         ({"search": "p004"}, ["p004"]),
         ({"search": "mod1", "bucket": "unseen"}, ["p007", "p010"]),
+        ({"tag": "mod1"}, ["p001", "p004", "p007", "p010"]),
+        ({"tag": "mod"}, []),
+        ({"min_rate": 0.25, "max_rate": 0.5}, ["p001", "p002", "p003"]),
+        ({"max_rate": 0.0}, ["p000"]),
+        ({"min_rate": 0.25, "tag": "mod1", "bucket": "evicted"}, ["p004"]),
     ],
 )
-def test_filters(api: TestClient, run: models.Run, params: dict[str, str], expected: list[str]) -> None:
+def test_filters(api: TestClient, run: models.Run, params: dict[str, Any], expected: list[str]) -> None:
     assert sorted(row["id"] for row in prompts(api, run, limit=2, **params)) == expected
 
 
 def test_a_cursor_belongs_to_its_question(api: TestClient, run: models.Run) -> None:
     address = f"/api/v1/runs/{run.id}/prompts"
     cursor = api.get(address, params={"limit": 2}).json()["next_cursor"]
-    for other in ({"sort": "visits"}, {"bucket": "ready"}, {"search": "is"}):
+    for other in ({"sort": "visits"}, {"bucket": "ready"}, {"search": "is"}, {"tag": "mod1"}, {"min_rate": 0.1}):
         response = api.get(address, params=other | {"cursor": cursor})
         assert response.status_code == 422
         assert response.json()["errors"][0]["field"] == "query.cursor"
+
+
+def test_the_tags_of_a_run(api: TestClient, engine: sa.Engine, run: models.Run) -> None:
+    tags = api.get(f"/api/v1/runs/{run.id}/prompts/tags", params={"limit": 2}).json()["tags"]
+    assert tags == [{"tag": "mod0", "prompts": 4}, {"tag": "mod1", "prompts": 4}]
+    assert api.get(f"/api/v1/runs/{add_run(engine).id}/prompts/tags").json() == {"tags": []}
+
+
+def test_an_exported_selection_is_the_training_set_of_another_run(
+    api: TestClient, run: models.Run, tmp_path: Path
+) -> None:
+    address = f"/api/v1/runs/{run.id}/prompts/export"
+    response = api.get(address, params={"bucket": "ready"})
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert f'filename="{run.id}-prompts.jsonl"' in response.headers["content-disposition"]
+    rows = [json.loads(line) for line in response.text.splitlines()]
+    assert [row["id"] for row in rows] == ["p001", "p003"] and rows[0]["success_rate"] == 0.25
+    file = tmp_path / "ready.jsonl"
+    file.write_bytes(response.content)
+    data = DataConfig(train=str(file), eval=str(file))
+    loaded = load_prompts(file, data, "data.train").prompts
+    assert {(p.text, p.answer, p.tags) for p in loaded} == {
+        ("What is 1?", "1", ("mod1",)), ("What is 3?", "3", ("mod0",)),
+    }  # fmt: skip
+    whole = pq.read_table(io.BytesIO(api.get(address, params={"format": "parquet"}).content)).to_pylist()
+    assert [row["id"] for row in whole] == [f"p{i:03}" for i in range(12)]
+    assert (whole[11]["prompt"], whole[11]["tags"], whole[11]["success_rate"]) == ("What is 11?", ["mod2"], None)
+    assert api.get(address, params={"bucket": "skipped"}).content == b""
+    assert api.get(address, params={"format": "csv"}).status_code == 422
+    assert api.get(f"/api/v1/runs/{uuid.uuid4()}/prompts/export").status_code == 404
 
 
 def test_a_run_whose_prompts_were_not_read_yet_has_an_empty_page(api: TestClient, engine: sa.Engine) -> None:

@@ -16,8 +16,8 @@ from tests.ui import story
 
 
 @pytest.fixture
-def api(database_url: str, broker_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    server = ApiServer(Settings(database_url=database_url, redis_url=broker_url))
+def api(database_url: str, broker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    server = ApiServer(Settings(database_url=database_url, redis_url=broker_url, pilot_home=tmp_path / "home"))
     server.start()
     monkeypatch.setenv("PILOT_API_URL", server.url)
     monkeypatch.setenv("PILOT_TOKEN", server.token)

@@ -147,7 +147,7 @@ def test_buckets_move_without_a_reload(dashboard: str, watched: Watched, running
     expect_counts(page, running)
     before = counts(page)
     assert sum(before.values()) == 200
-    expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(4)
+    expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(6)
     page.evaluate(
         """() => {
             window.never_reloaded = true;
@@ -238,7 +238,7 @@ def test_every_page_fits(
     pages = {  # with what comes last on each; the first of a new process is a deep link
         "new": ".st-key-group-engine input",
         "": ".st-key-runs-table .pc-stack",
-        f"run?run={running.id}": '[data-testid="stExpander"]',
+        f"run?run={running.id}": ".st-key-below ~ * .pc-table, .pc-table",
         f"prompts?run={running.id}": '[data-testid="stCaptionContainer"]',
         f"prompt?run={running.id}&prompt=p0000": ".pc-table",
     }
@@ -246,7 +246,7 @@ def test_every_page_fits(
         page.goto(f"{dashboard}/{path}")
         page.locator(last).last.wait_for(timeout=30_000)
         if path.startswith("run?"):
-            expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(4)
+            expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(6)
         wide, seen = page.evaluate(
             "(m => [m.scrollWidth, m.clientWidth])(document.querySelector('[data-testid=\"stMain\"]'))"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from api.client import ApiError, Client
 from api.schemas import Problem
 from pipeline import config as run_config
+from pipeline import rundir
 from tests.api.served import ApiServer, make_token
 from tests.ui.story import Story
 from ui import charts
@@ -150,7 +152,7 @@ def test_a_running_run(api: ApiServer, running: Story) -> None:
         assert f'aria-label="{count:,} prompts {bucket}"' in page
     assert "</i>running" in page and "12" in page and "of 60" in page
     assert f"{now.rollouts:,}" in page, "what was spent, with its exact value on hover"
-    assert len(app.get("vega_lite_chart")) == 4
+    assert len(app.get("vega_lite_chart")) == 6
     assert "trained on" in page and "pilot, too hard" in page, "spend by fate"
     assert {"Prompts", "Clone", "Stop"} <= set(labels(app))
     running.train(1)
@@ -234,6 +236,55 @@ def test_the_connection_is_lost_and_comes_back(api: ApiServer, running: Story) -
     assert f'aria-label="{running.now().buckets["ready"]:,} prompts ready"' in page
 
 
+def test_what_is_looked_at_below_and_the_target_are_in_the_address(
+    api: ApiServer, running: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "home" / "runs" / str(running.id)
+    log = rundir.segment_path(rundir.log_folder(run_dir, 1), 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("loading <policy>\n" + "step 12 done\n" * 2000)
+    for step, accuracy in ((5, 0.5), (10, 0.4)):
+        folder = run_dir / "checkpoints" / f"step_{step:06d}"
+        (folder / "policy").mkdir(parents=True)
+        (folder / "accuracy.json").write_text(json.dumps({"sampled_accuracy": accuracy}))
+        (folder / "policy" / "model.safetensors").write_bytes(b"w" * step)
+    query = {"run": str(running.id), "target": "30"}
+    app = open_page("run", **query, below="Log")
+    page = html(app)
+    assert "step 12 done" in page and "loading" not in page and "./pilot run log" in page
+    assert "30 % reached after" in page, "the target is in the address, too"
+    app = checked(app.number_input(key="target").set_value(99.0).run())
+    assert "Not at 99 % yet." in html(app)
+    log.write_text(log.read_text() + "and one line more\n")
+    assert "one line more" in html(checked(app.run())), "the log is followed"
+    app = open_page("run", **query, below="Checkpoints")
+    assert "<b>best</b>" in html(app) and app.selectbox(key="checkpoint").value == 5
+    assert "checkpoints/5/accuracy.json" in html(app) and len(app.get("download_button")) == 1
+    with Client(api.url, api.token) as client:
+        assert client.download_checkpoint_file(running.id, 5, "policy/model.safetensors") == b"wwwww"
+    assert "gpu-node-1" in html(open_page("run", **query, below="Attempts"))
+    assert "n_pilot" in open_page("run", **query, below="Config").code[0].value
+
+
+def test_spend_has_money_when_a_price_is_set(api: ApiServer, running: Story, engine: sa.Engine) -> None:
+    assert "EUR" not in html(open_page("run", run=str(running.id)))
+    with Client(api.url, api.token) as client:
+        client.change_settings(30.0, "EUR")
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE attempts SET started_at = now() - interval '2 hours'"))
+    page = html(open_page("run", run=str(running.id)))
+    assert "EUR" in page and "<b>2</b>" in page and "<b>60</b>" in page, "two hours of one device"
+
+
+def test_bucket_flow(api: ApiServer, running: Story) -> None:
+    app = open_page("run", run=str(running.id), flow="whole run")
+    with Client(api.url, api.token) as client:
+        flows = client.flows(running.id).flows
+    moved = sum(f.prompts for f in flows if f.source != f.target)
+    assert moved == 200 - running.now().buckets["unseen"]
+    assert app.selectbox(key="flow").value == "whole run"
+
+
 def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     call = Client._send
@@ -245,11 +296,12 @@ def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytes
     app = open_page("run", run=str(running.id))
     monkeypatch.setattr(Client, "_send", counted)
     checked(app.run())
+    asked = [a for a in asked if a != "settings"]
     assert asked == [str(running.id)], "without news a refresh is one small request"
     asked.clear()
     running.train(1)
     checked(app.run())
-    assert asked == [str(running.id), "alerts", "metrics 12", "buckets 12", "ledger", "prompts"]
+    assert asked == [str(running.id), "alerts", "metrics 12", "buckets 12", "ledger", "prompts", "flows 0"]
 
 
 # Prompts

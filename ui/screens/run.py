@@ -1,24 +1,30 @@
 """One run on one screen: is it healthy, what is it spending, which prompts teach it?
 
-The body is a fragment that refreshes every two seconds while the run lives. It fetches before it draws, draws the
-same elements in the same places each time, and keeps the last known numbers when the API is away.
+The page is made of four fragments with timers of their own while the run lives: the head follows every two seconds,
+what is larger or costs the database more comes less often. Each draws the same elements in the same places each time,
+and keeps the last known numbers when the API is away.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable
-from api.schemas import RunDetail, StepOut
+from api.schemas import EvaluationOut, RunDetail, StepOut
 from ui import blocks, charts, health, palette, text
 from ui.connection import client, show_lost, show_refused
 from ui.feed import RunFeed, feed_of
 
-EVERY_S = 2
-SPARK_POINTS = 40
+HEAD_S, CHARTS_S, SPEND_S = 2, 4, 6  # between two refreshes of each part
+SPARK_POINTS = 24
 TAUGHT_ROWS = 5
+FLOW_STEPS = {"last 20": 20, "last 100": 100, "last 500": 500, "whole run": None}
+BELOW = ("Last steps", "Log", "Checkpoints", "Attempts", "Config")
+LOG_BYTES = 12_000  # of its end; more of it is what `pilot run log` is for
+MOST_DOWNLOADED = 200_000_000  # bytes; larger files go past the dashboard
 
 
 def render() -> None:
@@ -31,66 +37,140 @@ def render() -> None:
     if feed.run is None:
         feed.refresh(client())
     live = feed.live
-    st.fragment(_body, run_every=EVERY_S if live else None)(run_id, live)
+    for part, seconds in ((_head, HEAD_S), (_charts, CHARTS_S), (_spend, SPEND_S), (_below, HEAD_S)):
+        st.fragment(part, run_every=seconds if live else None)(run_id, live)
 
 
-def _body(run_id: str, polled: bool) -> None:
+def _head(run_id: str, polled: bool) -> None:
     feed = feed_of(run_id)
     feed.refresh(client())
     if feed.live != polled:
-        st.rerun()  # the whole page, with or without the timer
+        st.rerun()  # the whole page, with or without the timers
     banner = st.empty()
     if feed.lost:
         seconds = (text.now() - feed.lost_since).total_seconds() if feed.lost_since else 0
         with banner:
             shown = "The numbers below are the last known ones. " if feed.run else ""
-            show_lost(feed.lost, f"{shown}Away for {text.duration(round(seconds))}; trying again every {EVERY_S} s.")
+            show_lost(feed.lost, f"{shown}Away for {text.duration(round(seconds))}; trying again every {HEAD_S} s.")
     elif feed.refused:
         with banner:
             show_refused(feed.refused)
     if feed.run is None:
         st.page_link("screens/runs.py", label="All runs", icon=":material/arrow_back:")
         return
+    run, steps = feed.run, _steps(feed)
+    evaluations = _evaluations(feed)
     with st.container(key="live"):
-        _screen(feed, feed.run)
+        _header(feed, run)
+        blocks.health_strip(
+            health.findings(run, steps, evaluations, feed.ledger, None, feed.queued_since, feed.ahead, feed.alerts)
+        )
+        _meters(run, steps)
+        _tiles(feed, run)
 
 
-def _screen(feed: RunFeed, run: RunDetail) -> None:
-    steps = [feed.steps[s] for s in sorted(feed.steps)]
-    evaluations = [feed.evaluations[s] for s in sorted(feed.evaluations)]
-    history = [feed.buckets[s] for s in sorted(feed.buckets)]
-    _header(feed, run)
-    blocks.health_strip(
-        health.findings(run, steps, evaluations, feed.ledger, None, feed.queued_since, feed.ahead, feed.alerts)
-    )
-    _meters(run, steps)
-    _tiles(feed, run)
+def _charts(run_id: str, polled: bool) -> None:
+    """What moves with every step and needs nothing that the head has not fetched."""
+    feed = feed_of(run_id)
+    if feed.run is None:
+        return
+    steps, history = _steps(feed), [feed.buckets[s] for s in sorted(feed.buckets)]
     left, middle, right = st.columns(3, border=True)
     with left:
-        _heading("Accuracy", "held-out, against rollouts")
-        charts.accuracy(evaluations)
+        _accuracy(feed)
     with middle:
-        last = f", of the last {len(feed.taught)} trained" if len(feed.taught) > 1 else ""
-        _heading("Prompts that teach", f"by variance{last}")
-        _taught(feed, run)
-    with right:
         _heading("Learning signal", "reward variance of groups")
         charts.variance(steps)
-    left, middle, right = st.columns(3, border=True)
-    with left:
-        _heading("Spend", "rollouts and tokens by what became of them")
-        blocks.ledger_table(feed.ledger)
-    with middle:
-        _heading("Buckets", "where the prompts lie, over steps")
-        charts.buckets(history)
     with right:
         _heading("Time per step", "seconds by phase")
-        charts.phases(steps, 210)
-        _speed(run, steps)
+        charts.phases(steps, 150)
+        charts.throughput(steps)
+        _speed(feed.run, steps)
     with st.container(border=True):
-        _heading("Last steps")
-        _step_table(steps)
-    _details(run)
+        _heading("Buckets", "where the prompts lie, over steps")
+        charts.buckets(history)
+
+
+def _spend(run_id: str, polled: bool) -> None:
+    """What is added up in the database: flows, spend, and the prompts that teach."""
+    feed = feed_of(run_id)
+    if feed.run is None:
+        return
+    feed.spend(client())
+    left, middle, right = st.columns(3, border=True)
+    with left:
+        with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+            _heading("Bucket flow", "who moved")
+            steps = st.selectbox(
+                "Steps", list(FLOW_STEPS), key="flow", bind="query-params", label_visibility="collapsed", width=130
+            )
+        feed.flows(client(), FLOW_STEPS[steps])
+        charts.flows(feed.moved)
+    with middle:
+        _heading("Spend", "by what became of it")
+        blocks.ledger_table(feed.ledger, _hours(feed.run), feed.settings)
+    with right:
+        last = f", of the last {len(feed.taught)} trained" if len(feed.taught) > 1 else ""
+        _heading("Prompts that teach", f"by variance{last}")
+        _taught(feed, feed.run)
+
+
+def _below(run_id: str, polled: bool) -> None:
+    """One of the details: only what is looked at is sent."""
+    feed = feed_of(run_id)
+    if feed.run is None:
+        return
+    chosen = st.segmented_control(
+        "Details", BELOW, default=BELOW[0], key="below", bind="query-params", label_visibility="collapsed",
+        required=True,
+    )  # fmt: skip
+    try:
+        match chosen:
+            case "Log":
+                _log(feed.run)
+            case "Checkpoints":
+                _checkpoints(feed.run)
+            case "Attempts":
+                _attempts(feed.run)
+            case "Config":
+                st.code(text.yaml(feed.run.config), language="yaml", height=420)
+            case _:
+                _step_table(_steps(feed))
+    except ApiUnreachable:
+        st.caption("Not known while the API does not answer.")
+    except ApiError as error:
+        show_refused(error)
+
+
+def _steps(feed: RunFeed) -> list[StepOut]:
+    return [feed.steps[s] for s in sorted(feed.steps)]
+
+
+def _evaluations(feed: RunFeed) -> list[EvaluationOut]:
+    return [feed.evaluations[s] for s in sorted(feed.evaluations)]
+
+
+def _hours(run: RunDetail) -> float:
+    """Device-hours of all attempts."""
+    return (health.seconds_worked(run) or 0.0) * run.n_devices / 3600
+
+
+def _accuracy(feed: RunFeed) -> None:
+    evaluations = _evaluations(feed)
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        _heading("Accuracy", "held-out, against rollouts")
+        wanted = st.number_input(
+            "Target accuracy (%)", min_value=0.0, max_value=100.0, value=None, step=1.0, placeholder="target %",
+            key="target", bind="query-params", label_visibility="collapsed", width=150,
+        )  # fmt: skip
+    charts.accuracy(evaluations, None if wanted is None else wanted / 100)
+    if wanted is None:
+        return
+    reached = next((e for e in evaluations if 100 * e.sampled_accuracy >= wanted), None)
+    words = f"Not at {wanted:g} % yet."
+    if reached is not None:
+        words = f"{wanted:g} % reached after {text.hover(reached.rollouts_spent)} rollouts, at step {reached.step:,}."
+    st.html(f'<div class="pc-facts">{words}</div>')
 
 
 def _heading(title: str, words: str = "") -> None:
@@ -184,7 +264,23 @@ def _meters(run: RunDetail, steps: list[StepOut]) -> None:
             "time", text.duration(lasted), f"about {text.duration(left)} left" if left is not None else ""
         ),
     ]  # fmt: skip
-    st.html(f'<div class="pc-meters">{"".join(meters)}</div>')
+    st.html(f'<div class="pc-meters">{"".join(meters)}</div>{_step_under_way(run, steps)}')
+
+
+def _step_under_way(run: RunDetail, steps: list[StepOut]) -> str:
+    """How far the step under way has come, by how long those before it took."""
+    fresh = health.of_attempt(run, steps)
+    pace = health.step_seconds(fresh)
+    if run.state not in ("running", "stopping") or pace is None or run.step >= run.steps_budget:
+        return ""
+    began = max(fresh[-1].finished_at, *(e for a in run.attempts if (e := a.started_at)))
+    lasted = max(0.0, (text.now() - began).total_seconds())
+    sampling = max((a.open_rollouts for a in run.attempts if a.attempt == run.attempt), default=0)
+    words = f"up to {text.number(sampling)} rollouts, " if sampling else ""
+    return (
+        f'<div class="pc-under-way"><span>step {run.step + 1:,} under way: {words}{text.duration(lasted)} of about '
+        f"{text.duration(pace)}</span>{blocks.bar(lasted / pace if pace else 0, palette.ACCENT)}</div>"
+    )
 
 
 def _tiles(feed: RunFeed, run: RunDetail) -> None:
@@ -217,15 +313,15 @@ def _speed(run: RunDetail, steps: list[StepOut]) -> None:
     """The pace: of the last steps while the run lives, on average over all of them once it is over."""
     over = run.state in palette.FINISHED_STATES
     recent = steps if over else health.of_attempt(run, steps)[-health.PACE_STEPS - 1 :]
-    gaps = health.step_gaps(recent)
-    seconds = sum(gaps)
+    pairs = [(a, b) for a, b in zip(recent, recent[1:], strict=False) if a.attempt == b.attempt]
+    seconds = sum((b.finished_at - a.finished_at).total_seconds() for a, b in pairs)
     if seconds <= 0:
         return
-    pairs = [(a, b) for a, b in zip(recent, recent[1:], strict=False) if a.attempt == b.attempt]
     rate = sum(b.rollouts - a.rollouts for a, b in pairs) / seconds
     tokens = sum(b.tokens - a.tokens for a, b in pairs) / seconds
-    pace = seconds / len(gaps) if over else gaps[len(gaps) // 2]
-    what = "average of the run" if over else f"median of the last {len(gaps)} steps"
+    n = sum(b.step - a.step for a, b in pairs)  # more than pairs where the series is thinned
+    pace = seconds / n if over else health.step_seconds(recent)
+    what = "average of the run" if over else f"median of the last {n} steps"
     st.html(
         f'<div class="pc-facts">{text.duration(pace)} a step, {what} · {text.number(round(rate, 1))} rollouts/s · '
         f"{text.number(round(tokens))} tokens/s</div>"
@@ -258,22 +354,75 @@ def _step_table(steps: list[StepOut]) -> None:
     blocks.table(head, rows, right=range(len(head)), caption="Last steps")
 
 
-def _details(run: RunDetail) -> None:
-    with st.expander("Config, attempts and ids"):
-        left, right = st.columns(2)
-        with left:
-            st.code(text.yaml(run.config), language="yaml", height=320)
-        with right:
-            rows = [
-                [
-                    str(a.attempt), escape(a.host), text.number(a.from_step), text.when(a.started_at),
-                    text.when(a.finished_at), escape(a.outcome or "running"), escape(a.reason or ""),
-                ]
-                for a in run.attempts
-            ]  # fmt: skip
-            blocks.table(["attempt", "host", "from step", "started", "ended", "outcome", "reason"], rows)
-            ids = {"run": str(run.id), "config digest": run.config_digest, "prompt set": run.dataset_id or "–"}
-            blocks.table(["", "id"], [[k, f"<code>{escape(v)}</code>"] for k, v in ids.items()])
+def _log(run: RunDetail) -> None:
+    """Its end. It stays in sight while the log grows, unless somebody has scrolled up."""
+    attempts = [a.attempt for a in sorted(run.attempts, key=lambda a: -a.attempt)]
+    if not attempts:
+        st.html('<div class="pc-placeholder" style="height:60px">No attempt yet: nothing was printed.</div>')
+        return
+    attempt = attempts[0]
+    if len(attempts) > 1:
+        attempt = st.selectbox("Attempt", attempts, key="log-attempt", width=120)
+    part = client().log(run.id, attempt, limit=LOG_BYTES)
+    more = f"the last {text.number(len(part.text))} of {text.number(part.size)} bytes; " if part.offset else ""
+    follow = "" if run.state in palette.FINISHED_STATES else " --follow"
+    st.html(
+        f'<div class="pc-log"><pre>{escape(part.text) or "Nothing was printed yet."}</pre></div>'
+        f'<div class="pc-facts">{more}all of it: <code>./pilot run log {run.id}{follow}</code></div>'
+    )
+
+
+def _checkpoints(run: RunDetail) -> None:
+    found = client().checkpoints(run.id)
+    if not found.checkpoints:
+        st.html('<div class="pc-placeholder" style="height:60px">No checkpoint is kept yet.</div>')
+        return
+    rows = [
+        [
+            f"{c.step:,}" + (" <b>best</b>" if c.step == found.best_step else ""), text.percent(c.accuracy),
+            text.when(c.saved_at), text.size(c.n_bytes), str(len(c.files)),
+        ]
+        for c in reversed(found.checkpoints)
+    ]  # fmt: skip
+    blocks.table(["step", "accuracy", "saved", "size", "files"], rows, right=(0, 1, 3, 4), caption="Checkpoints")
+    by_step = {c.step: c for c in found.checkpoints}
+    newest_first = sorted(by_step, reverse=True)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        step = st.selectbox(
+            "Checkpoint", newest_first, key="checkpoint", width=180,
+            format_func=lambda s: f"step {s:,}" + (" (best)" if s == found.best_step else ""),
+            index=newest_first.index(found.best_step) if found.best_step in by_step else 0,
+        )  # fmt: skip
+        sizes = {f.path: f.n_bytes for f in by_step[step].files}
+        path = st.selectbox(
+            "File", list(sizes), format_func=lambda p: f"{p} · {text.size(sizes[p])}", key=f"checkpoint-file-{step}",
+            width=420,
+        )  # fmt: skip
+        small = sizes[path] <= MOST_DOWNLOADED
+        st.download_button(
+            "Download", partial(client().download_checkpoint_file, run.id, step, path), disabled=not small,
+            file_name=f"step_{step:06d}-{path.rpartition('/')[2]}", icon=":material/download:",
+            key="download-checkpoint",
+            help=None if small else f"Larger than {text.size(MOST_DOWNLOADED)}: take it with curl.",
+        )  # fmt: skip
+    st.html(
+        f'<div class="pc-facts"><code>curl -H "authorization: Bearer $TOKEN" -OJ '
+        f"{escape(client().base_url)}/api/v1/runs/{run.id}/checkpoints/{step}/{escape(path)}</code></div>"
+    )
+
+
+def _attempts(run: RunDetail) -> None:
+    rows = [
+        [
+            str(a.attempt), escape(a.host), text.number(a.from_step), text.number(a.saved_step),
+            text.when(a.started_at), text.when(a.finished_at), escape(a.outcome or "running"), escape(a.reason or ""),
+        ]
+        for a in run.attempts
+    ]  # fmt: skip
+    head = ["attempt", "host", "from step", "saved at step", "started", "ended", "outcome", "reason"]
+    blocks.table(head, rows, caption="Attempts")
+    ids = {"run": str(run.id), "config digest": run.config_digest, "prompt set": run.dataset_id or "–"}
+    blocks.table(["", "id"], [[k, f"<code>{escape(v)}</code>"] for k, v in ids.items()])
 
 
 render()
