@@ -37,12 +37,12 @@ from api.schemas import (
     PromptHistory,
     PromptPage,
     PromptRollouts,
+    PromptTags,
     RolloutPage,
     RunDetail,
     RunFacets,
     RunPage,
     SettingsOut,
-    Tags,
     TokenMade,
     TokenOut,
     TokenPage,
@@ -258,9 +258,9 @@ class Client:
         params = which | {"format": format}
         return self._send("GET", _run(run_id, "prompts", "export"), params=params, wait=120).content
 
-    def tags(self, run_id: uuid.UUID | str, limit: int = 50) -> Tags:
+    def prompt_tags(self, run_id: uuid.UUID | str, limit: int = 50) -> PromptTags:
         """The most frequent tags of the run's prompts."""
-        return self._call(Tags, "GET", _run(run_id, "prompts", "tags"), params={"limit": limit})
+        return self._call(PromptTags, "GET", _run(run_id, "prompts", "tags"), params={"limit": limit})
 
     def prompt_rollouts(
         self, run_id: uuid.UUID | str, prompt_id: str, before: int | None = None, steps: int = 4

@@ -232,7 +232,7 @@ ANSWERS: dict[str, Any] = {
         "visits": [_VISIT, _VISIT | {"stage": "commit", "n": 24, "tokens": 384, "bucket": "committed"}],
         "moves": [{"step": 9, "attempt": 1, "bucket": "unseen"}],
     },
-    "list_tags": {"tags": [{"tag": "addition", "prompts": 120}]},
+    "list_prompt_tags": {"tags": [{"tag": "addition", "prompts": 120}]},
     "list_prompt_rollouts": {
         "rollouts": [
             {

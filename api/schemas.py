@@ -365,7 +365,7 @@ class TagCount(BaseModel):
     prompts: int
 
 
-class Tags(BaseModel):
+class PromptTags(BaseModel):
     """The most frequent ones, and on how many prompts each is."""
 
     tags: list[TagCount]

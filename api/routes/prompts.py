@@ -20,9 +20,9 @@ from api.schemas import (
     PromptPage,
     PromptRollouts,
     PromptSort,
+    PromptTags,
     RolloutOut,
     TagCount,
-    Tags,
     Visit,
 )
 from db import views
@@ -86,12 +86,12 @@ def list_prompts(run_id: RunId, query: Annotated[PromptsQuery, Query()], session
     return PromptPage(prompts=[prompt_row(row) for row in found.rows], total=found.total, next_cursor=next_cursor)
 
 
-@router.get("/tags", operation_id="list_tags", responses=problems("run-not-found", "invalid-request"))
-def list_tags(
+@router.get("/tags", operation_id="list_prompt_tags", responses=problems("run-not-found", "invalid-request"))
+def list_prompt_tags(
     run_id: RunId, session: Reading, limit: Annotated[int, Query(ge=1, le=500, description="Most tags to answer.")] = 50
-) -> Tags:
+) -> PromptTags:
     """The most frequent tags of the run's training prompts."""
-    return Tags(tags=[TagCount(tag=tag, prompts=n) for tag, n in views.tags(session, run_id, limit)])
+    return PromptTags(tags=[TagCount(tag=tag, prompts=n) for tag, n in views.tags(session, run_id, limit)])
 
 
 class ExportQuery(Selection):
