@@ -133,7 +133,7 @@ def write_pool(counts: tuple[int, int, int], hard: float, solved: float, path: P
     from pipeline.engines.torch import Engine
 
     settings = parse_config(config(METHODS["GRPO n=8"], 1.0, 0, 1))
-    bundled, held_out = load_run_prompts(settings)
+    bundled, (held_out,) = load_run_prompts(settings)
     prompts = {prompt.text: prompt for prompt in bundled.prompts}
     draws = random.Random(0)
     for kind in (("mul", "3"), ("chain", "3"), ("add", "1"), ("add", "2"), ("sub", "1"), ("sub", "2"), ("chain", "1")):
@@ -142,7 +142,11 @@ def write_pool(counts: tuple[int, int, int], hard: float, solved: float, path: P
     for prompt in held_out.prompts:
         prompts.pop(prompt.text, None)
     candidates = list(prompts.values())
-    p, _ = Engine(settings, settings.engine, candidates).accuracy(candidates, 32, 1.0, greedy=False, step=0)
+    engine = Engine(settings, settings.engine, candidates)
+    answers = engine.answers(
+        candidates, 32, temperature=1.0, top_p=1.0, greedy=False, step=0, stream="", scorer=None
+    )  # fmt: skip
+    p = np.array([[answer.accuracy for answer in group] for group in answers]).mean(1)
     is_bundled = np.arange(len(candidates)) < len(bundled)
     rng = np.random.default_rng(0)
     kinds = [np.flatnonzero(w) for w in (p <= hard, (p >= 0.125) & (p <= 0.75) & is_bundled, p >= solved)]

@@ -185,10 +185,59 @@ class UpdateConfig(Section):
         return self
 
 
+HELD_OUT = "held-out"
+"""Name of the benchmark that data.eval is."""
+
+PROTOCOLS = {
+    "math-7": {
+        "aime24": 32, "aime25": 32, "amc23": 32, "math500": 1, "minerva": 1, "olympiadbench": 1, "deepmath500": 1,
+    },
+}  # fmt: skip
+"""Lists of benchmarks with the samples per prompt of each, by name. math-7 is that of the Pilot-Commit paper."""
+
+
+class Benchmark(Section):
+    """A prompt set that the policy is measured on, and how."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=60,
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        description="In results, and of its files of rollouts.",
+        examples=["aime24"],
+    )
+    data: FilePath = Field(description="Prompt set, as data.eval.", examples=["data/math-7/aime24.jsonl"])
+    samples: Positive = Field(1, description="Sampled responses per prompt: k of avg@k, pass@k and maj@k.")
+    greedy: bool = Field(False, description="Answer each prompt once more, with the most likely tokens.")
+    temperature: float | None = Field(None, gt=0, description="Unset means evaluation.temperature.")
+    top_p: float | None = Field(None, gt=0, le=1, description="Unset means evaluation.top_p.")
+    reward: RewardConfig | None = Field(None, description="What judges the responses; unset means the run's reward.")
+
+
 class EvaluationConfig(Section):
+    """Of the held-out set (data.eval), whose sampled accuracy is the run's, and of benchmarks besides."""
+
     every: Positive = Field(5, description="Steps between evaluations; the start and the end are always evaluated.")
     samples: Positive = Field(4, description="Sampled responses per held-out prompt (avg@k).")
     temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1, description="Sample from the most likely tokens whose mass reaches this.")
+    protocol: Literal["math-7"] | None = Field(
+        None,
+        description="Benchmarks of the Pilot-Commit paper: AIME 2024, AIME 2025, AMC 2023 (avg@32); MATH-500, Minerva, "
+        "OlympiadBench, DeepMath-500 (one sample). `pilot data prepare math-7 --out data/math-7` makes their files.",
+    )
+    protocol_folder: FilePath = Field("data/math-7", description="Folder of the protocol's files, NAME.jsonl each.")
+    benchmarks: tuple[Benchmark, ...] = Field((), max_length=50, description="Measured beside the held-out set.")
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> Self:
+        names = [HELD_OUT, *PROTOCOLS.get(self.protocol or "", ()), *(b.name for b in self.benchmarks)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"benchmark {', '.join(map(repr, twice))} more than once; {HELD_OUT!r} is data.eval, and a protocol's "
+                "benchmarks have names, too"
+            )
+        return self
 
 
 class BudgetConfig(Section):
@@ -334,6 +383,27 @@ class RunConfig(Section):
     budget: BudgetConfig = BudgetConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     engine: EngineConfig = TorchEngine()
+
+    @property
+    def benchmarks(self) -> tuple[Benchmark, ...]:
+        """What an evaluation measures, the held-out set first; temperature and top-p are filled in."""
+        evaluation = self.evaluation
+        held_out = Benchmark(name=HELD_OUT, data=self.data.eval, samples=evaluation.samples, greedy=True)
+        protocol = [
+            Benchmark(name=name, data=f"{evaluation.protocol_folder}/{name}.jsonl", samples=samples)
+            for name, samples in PROTOCOLS.get(evaluation.protocol or "", {}).items()
+        ]
+        return tuple(self.filled_in(b) for b in (held_out, *protocol, *evaluation.benchmarks))
+
+    def filled_in(self, benchmark: Benchmark) -> Benchmark:
+        """The benchmark with the run's temperature and top-p where it has none of its own."""
+        ours = self.evaluation
+        return benchmark.model_copy(
+            update={
+                "temperature": ours.temperature if benchmark.temperature is None else benchmark.temperature,
+                "top_p": ours.top_p if benchmark.top_p is None else benchmark.top_p,
+            }
+        )
 
     @model_validator(mode="after")
     def _selection_leaves_some_out(self) -> Self:

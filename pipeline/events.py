@@ -111,11 +111,40 @@ class StepFinished(Event):
     tokens: int
 
 
-class EvaluationFinished(Event):
-    """Accuracy on the held-out set after `step` (0 = before training).
+class BenchmarkResult(BaseModel):
+    """What one benchmark said of the policy; pipeline.estimators says what the numbers are.
 
-    sampled_accuracy is avg@samples at the configured temperature; stderr is its standard error over prompts.
-    rollouts_spent: training rollouts until then. eval_rollouts, eval_tokens: this evaluation's own spend.
+    dataset: content hash of its prompts. samples: per prompt, at this temperature and top-p. accuracy: avg@samples;
+    stderr: its standard error, clustered by prompt. pass_at: k -> pass@k. majority: maj@samples. greedy_accuracy: of
+    one response per prompt with the most likely tokens; null when not asked for. n_failed: responses whose reward
+    failed, in none of these. rollouts, tokens: spent, the greedy ones included.
+    """
+
+    name: str
+    dataset: str
+    n_prompts: int
+    samples: int
+    temperature: float
+    top_p: float
+    accuracy: float
+    stderr: float
+    pass_at: dict[str, float | None]
+    majority: float
+    greedy_accuracy: float | None
+    greedy_stderr: float | None
+    n_failed: int
+    rollouts: int
+    tokens: int
+    seconds: float
+
+
+class EvaluationFinished(Event):
+    """Accuracy after `step` (0 = before training).
+
+    greedy_accuracy, sampled_accuracy, stderr, samples and n_prompts are those of the held-out set, the first of
+    `benchmarks`. mean_accuracy: the plain mean over the others, mean_stderr its standard error; null without others.
+    rollouts_spent: training rollouts until then. eval_rollouts, eval_tokens: this evaluation's own spend, all
+    benchmarks together.
     """
 
     type: Literal["evaluation_finished"] = "evaluation_finished"
@@ -129,6 +158,9 @@ class EvaluationFinished(Event):
     eval_rollouts: int
     eval_tokens: int
     seconds: float
+    benchmarks: list[BenchmarkResult] = []
+    mean_accuracy: float | None = None
+    mean_stderr: float | None = None
 
 
 class CheckpointSaved(Event):

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import ConfigProblems, DataConfig, FieldProblem, RunConfig, VerlEngine, resolve
+from pipeline.config import (
+    HELD_OUT,
+    Benchmark,
+    ConfigProblems,
+    DataConfig,
+    FieldProblem,
+    RunConfig,
+    VerlEngine,
+    resolve,
+)
 from pipeline.engines.verl.compose import refused_overrides
 
 MAX_BYTES = 1 << 30
@@ -131,26 +140,40 @@ def _some(items: list[str]) -> str:
     return "; ".join(items[:SHOWN]) + more
 
 
-def load_run_prompts(config: RunConfig) -> tuple[PromptSet, PromptSet]:
-    """The training and held-out prompt sets of a run. Raises ConfigProblems; also when they share a prompt."""
+def load_run_prompts(config: RunConfig) -> tuple[PromptSet, tuple[PromptSet, ...]]:
+    """The training prompts of a run, and those of each of `config.benchmarks`, the held-out set first.
+
+    Raises ConfigProblems; also when one of them shares a prompt with the training set.
+    """
     problems: list[FieldProblem] = []
-    sets: list[PromptSet] = []
-    for field, path in (("data.train", config.data.train), ("data.eval", config.data.eval)):
+    sets: list[PromptSet | None] = []
+    fields = [("data.train", config.data.train), *((_field(config, b), b.data) for b in config.benchmarks)]
+    for field, path in fields:
         try:
             sets.append(load_prompts(resolve(path), config.data, field))
         except ConfigProblems as error:
+            sets.append(None)
             problems += error.problems
-    if problems:
+    train, held_out = sets[0], [found for found in sets[1:] if found is not None]
+    if train is not None:
+        texts = {p.text for p in train.prompts}
+        for (field, path), found in zip(fields[1:], sets[1:], strict=True):
+            if shared := texts & {p.text for p in found.prompts} if found is not None else set():
+                some = _some([repr(t[:80]) for t in sorted(shared)])
+                n = _count(len(shared), "held-out prompt")
+                message = f"{n} also among the training prompts: {some}; keep each on one side"
+                problems.append(FieldProblem(field=field, value=path, message=message))
+    if problems or train is None:
         raise ConfigProblems(problems)
-    train, held_out = sets
-    shared = {p.text for p in train.prompts} & {p.text for p in held_out.prompts}
-    if shared:
-        some = _some([repr(t[:80]) for t in sorted(shared)])
-        message = (
-            f"{_count(len(shared), 'held-out prompt')} also among the training prompts: {some}; keep each on one side"
-        )
-        raise ConfigProblems.one("data.eval", config.data.eval, message)
-    return train, held_out
+    return train, tuple(held_out)
+
+
+def _field(config: RunConfig, benchmark: Benchmark) -> str:
+    """The config's field that names the benchmark's file."""
+    for i, own in enumerate(config.evaluation.benchmarks):
+        if own.name == benchmark.name:
+            return f"evaluation.benchmarks.{i}.data"
+    return "data.eval" if benchmark.name == HELD_OUT else "evaluation.protocol_folder"
 
 
 def check_model_folder(config: RunConfig) -> list[FieldProblem]:

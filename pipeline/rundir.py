@@ -5,6 +5,7 @@ attempts/<n>/events.jsonl           what the trainer told (pipeline.events)
 attempts/<n>/log/<offset>.log       what it printed, in segments named by the offset of their first byte
 checkpoints/step_000042/            whole checkpoints (pipeline.checkpoint)
 rollouts/step_000042.parquet        every rollout of a step (pipeline.rollouts)
+evaluations/step_000042/<benchmark>.parquet    every response of an evaluation (pipeline.evaluation)
 """
 
 from __future__ import annotations
@@ -160,6 +161,10 @@ def rollouts_of(run_dir: Path, step: int, prompt_id: str) -> list[dict[str, Any]
             if at:
                 found += file.read_row_group(group).take(at).to_pylist()
         return found
+
+
+def evaluation_path(run_dir: Path, step: int, benchmark: str) -> Path:
+    return run_dir / "evaluations" / f"step_{step:06d}" / f"{benchmark}.parquet"
 
 
 def log_folder(run_dir: Path, attempt: int) -> Path:

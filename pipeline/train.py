@@ -24,13 +24,13 @@ from pipeline.allocation import Allocator, Batch, Group, Plan
 from pipeline.checkpoint import load_state, save_checkpoint
 from pipeline.config import RunConfig, load_config
 from pipeline.engines.build import Engine, build_engine
+from pipeline.evaluation import evaluate
 from pipeline.events import (
     EXIT_SILENT,
     AttemptFinished,
     AttemptStarted,
     CheckpointSaved,
     Count,
-    EvaluationFinished,
     EventLog,
     PromptRecord,
     PromptsLoaded,
@@ -77,7 +77,7 @@ class Trainer:
         """
         self.run_dir, self.attempt, self.log = run_dir, attempt, log
         self.config: RunConfig = load_config(run_dir / "config.json")
-        self.train_set, self.eval_set = load_run_prompts(self.config)
+        self.train_set, self.eval_sets = load_run_prompts(self.config)
         self.allocator: Allocator = build_allocator(self.config, len(self.train_set))
         self.step = 0  # finished steps
         self.began, self.seconds_before = time.monotonic(), 0.0  # what earlier attempts took
@@ -104,7 +104,7 @@ class Trainer:
 
     def run(self) -> AttemptFinished:
         """Trains until a budget is reached or a stop is asked for; returns the closing event."""
-        with closing(build_engine(self.config, self.train_set, self.eval_set, self.run_dir)) as engine:
+        with closing(build_engine(self.config, self.train_set, self.eval_sets, self.run_dir)) as engine:
             if self.resume_from is not None:
                 engine.load(self.resume_from)
             return self.train(engine)
@@ -140,7 +140,7 @@ class Trainer:
                 from_step=self.step,
                 lost=lost,
                 n_train=len(self.train_set),
-                n_eval=len(self.eval_set),
+                n_eval=len(self.eval_sets[0]),
                 model_parameters=self.engine.n_parameters,
             )
         )
@@ -236,31 +236,13 @@ class Trainer:
         self.engine.record({**metrics, "rollouts": self.spent.rollouts, "tokens": self.spent.tokens}, self.step)
 
     def _evaluate(self) -> None:
-        start = time.perf_counter()
-        settings, prompts = self.config.evaluation, self.eval_set.prompts
-        greedy_P, greedy_tokens = self.engine.accuracy(prompts, 1, settings.temperature, True, self.step)
-        mean_P, tokens = self.engine.accuracy(prompts, settings.samples, settings.temperature, False, self.step)
-        scored_P = mean_P[~np.isnan(mean_P)]
-        if len(scored_P) == 0:
-            raise ValueError("the reward failed on every held-out prompt: check the reward and the answers")
-        stderr = float(scored_P.std(ddof=1) / math.sqrt(len(scored_P))) if len(scored_P) > 1 else 0.0
-        greedy, self.accuracy = float(np.nanmean(greedy_P)), float(scored_P.mean())
-        self.evaluated_at = self.step
-        self.log.append(
-            EvaluationFinished(
-                step=self.step,
-                greedy_accuracy=greedy,
-                sampled_accuracy=self.accuracy,
-                stderr=stderr,
-                samples=settings.samples,
-                n_prompts=len(prompts),
-                rollouts_spent=self.spent.rollouts,
-                eval_rollouts=len(prompts) * (settings.samples + 1),
-                eval_tokens=greedy_tokens + tokens,
-                seconds=time.perf_counter() - start,
-            )
-        )
-        self.engine.record({"greedy_accuracy": greedy, "sampled_accuracy": self.accuracy}, self.step)
+        benchmarks = list(zip(self.config.benchmarks, self.eval_sets, strict=True))
+        found = evaluate(self.engine, benchmarks, self.step, self.run_dir, self.spent.rollouts)
+        self.accuracy, self.evaluated_at = found.sampled_accuracy, self.step
+        self.log.append(found)
+        told: dict[str, float | None] = {f"accuracy/{b.name}": b.accuracy for b in found.benchmarks}
+        told |= {"greedy_accuracy": found.greedy_accuracy, "sampled_accuracy": self.accuracy}
+        self.engine.record(told | {"mean_accuracy": found.mean_accuracy}, self.step)
 
     def _checkpoint(self) -> None:
         self.log.fsync()  # no checkpoint may be ahead of the events that led to it

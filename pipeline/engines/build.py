@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from pipeline import step
 from pipeline.allocation import Rollouts
 from pipeline.config import RunConfig, TorchEngine, VerlEngine
-from pipeline.prompts import Prompt, PromptSet
+from pipeline.evaluation import Answering
+from pipeline.prompts import PromptSet
 
 
-class Engine(step.Engine, Protocol):
-    """Samples and learns as `pipeline.step.Engine` says, evaluates, and is saved and loaded.
+class Engine(step.Engine, Answering, Protocol):
+    """Samples and learns as `pipeline.step.Engine` says, answers as `pipeline.evaluation` asks, is saved and loaded.
 
     The `data` of every rollout that it samples is a mapping with "text" (the response), "logprob" (of the whole
     response under the policy that sampled it, nats; None when sampling failed) and "verdicts" (rewards.Score.told), and
@@ -25,12 +23,6 @@ class Engine(step.Engine, Protocol):
 
     @property
     def n_parameters(self) -> int: ...
-
-    def accuracy(
-        self, prompts: Sequence[Prompt], samples: int, temperature: float, greedy: bool, step: int
-    ) -> tuple[npt.NDArray[np.float64], int]:
-        """Mean accuracy per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled."""
-        ...
 
     def keep(self, waiting: Iterable[Rollouts]) -> None:
         """What was sampled and is not among these may be forgotten. Called between steps.
@@ -56,8 +48,8 @@ class Engine(step.Engine, Protocol):
         ...
 
 
-def build_engine(config: RunConfig, train: PromptSet, held_out: PromptSet, run_dir: Path) -> Engine:
-    """The engine that config.engine names, for these prompts.
+def build_engine(config: RunConfig, train: PromptSet, held_out: Sequence[PromptSet], run_dir: Path) -> Engine:
+    """The engine that config.engine names, for these prompts; held_out: all that it may be asked to answer.
 
     Raises ValueError or OSError that says what to change when it cannot run; nothing that it started is left then.
     """

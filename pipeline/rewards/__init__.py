@@ -1,6 +1,7 @@
 """What a response is worth: named, versioned rewards, and the scorer that applies them. No torch here."""
 
 from pipeline.rewards.latex import last_boxed
+from pipeline.rewards.maths import canonical
 from pipeline.rewards.registry import RewardConfig, described
 from pipeline.rewards.scorer import Scorer, explain
 from pipeline.rewards.types import Response, Score, Verdict
@@ -11,6 +12,7 @@ __all__ = [
     "Score",
     "Scorer",
     "Verdict",
+    "canonical",
     "described",
     "explain",
     "last_boxed",

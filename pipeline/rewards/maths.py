@@ -117,6 +117,13 @@ def normalised(text: str) -> str:
     return text.removesuffix(".")
 
 
+def canonical(text: str) -> str:
+    """One way of writing an answer: a plain number or fraction by its value, anything else without what moves ink."""
+    plain = normalised(text)
+    value = value_of(plain)
+    return plain if value is None else str(value)
+
+
 @lru_cache(maxsize=65536)
 def value_of(text: str) -> Fraction | None:
     """The value of a plain number or fraction; None for anything else."""

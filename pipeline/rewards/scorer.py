@@ -34,7 +34,8 @@ class Scorer:
     def _sum(self, verdicts: dict[str, Verdict]) -> Score:
         # A failed part is NaN, and so is every sum with it.
         reward = math.fsum(part.weight * verdicts[part.reward.name].value for part in self.parts)
-        return Score(reward, verdicts[self.judging].judged, verdicts)
+        judge = verdicts[self.judging]
+        return Score(reward, judge.judged, verdicts, judge.extracted)
 
     def __enter__(self) -> Scorer:
         return self

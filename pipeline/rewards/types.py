@@ -59,11 +59,13 @@ def failed(why: str, extracted: str | None = None, expected: str | None = None) 
 @dataclass(frozen=True, slots=True)
 class Score:
     """reward: the weighted sum that trains. accuracy: in [0, 1], what the prompt is judged by. Both NaN when a part
-    that they need failed. parts: the verdict of each part, by its name, before weighing."""
+    that they need failed. parts: the verdict of each part, by its name, before weighing. extracted: what the part that
+    judges took from the response."""
 
     reward: float
     accuracy: float
     parts: Mapping[str, Verdict] = field(default_factory=dict)
+    extracted: str | None = None
 
     @property
     def failed(self) -> bool:

@@ -98,5 +98,5 @@ def test_the_bundled_sets_pass(tmp_path):
         }
     )
     preflight(config)
-    train, held_out = load_run_prompts(config)
+    train, (held_out,) = load_run_prompts(config)
     assert len(train) >= 2000 and len(held_out) >= 300

@@ -73,6 +73,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "update.off_policy_cap": {"update": {"off_policy_cap": None}},
     "evaluation.samples": {"evaluation": {"samples": 8}},
     "evaluation.temperature": {"evaluation": {"temperature": 0.6}},
+    "evaluation.top_p": {"evaluation": {"top_p": 0.7}},
     "budget.steps": {"budget": {"steps": 11}},
     "engine.device": {"engine": {"device": "cpu", "gpus_per_node": 1}},
     "engine.nodes": {"engine": {"nodes": 2, "ray_address": "http://head:8265"}},

@@ -20,6 +20,7 @@ from pipeline.config import RunConfig, TorchEngine, UpdateConfig, resolve
 from pipeline.engines.torch.model import load, save
 from pipeline.engines.torch.packing import microbatches, packed_logprobs
 from pipeline.engines.torch.sampler import Sample, sample
+from pipeline.evaluation import Answer
 from pipeline.prompts import Prompt
 from pipeline.rewards import Response, Score, Scorer
 
@@ -136,9 +137,11 @@ class Engine:
         self.seconds["reward"] += time.perf_counter() - sampled
         return groups
 
-    def _score(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Sample]]) -> list[Score]:
-        """Of all samples of all prompts, in order."""
-        return self.scorer.score(
+    def _score(
+        self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Sample]], scorer: Scorer | None = None
+    ) -> list[Score]:
+        """Of all samples of all prompts, in order. scorer: None means the run's."""
+        return (scorer or self.scorer).score(
             [
                 Response(self.decode(s.tokens), prompt.answer, prompt.text, len(s.tokens))
                 for prompt, samples in zip(prompts, answers, strict=True)
@@ -169,30 +172,43 @@ class Engine:
             text = self._text_of[key] = str(self.tokenizer.decode(tokens_T, skip_special_tokens=True))
         return text
 
-    def _generator(self, step: int, round: int) -> torch.Generator:
-        seed = int(np.random.SeedSequence([self.config.seed, step, round]).generate_state(1, np.uint64)[0])
+    def _generator(self, step: int, round: int, stream: str = "") -> torch.Generator:
+        entropy = [self.config.seed, step, round, *stream.encode()]
+        seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
         return torch.Generator().manual_seed(seed & (2**63 - 1))
 
-    def accuracy(
-        self, prompts: Sequence[Prompt], samples: int, temperature: float, greedy: bool, step: int
-    ) -> tuple[npt.NDArray[np.float64], int]:
-        """Mean accuracy per prompt, float64 [P] (failed rewards left out; NaN when all failed), and tokens sampled."""
-        answers = sample(
+    def answers(
+        self,
+        prompts: Sequence[Prompt],
+        samples: int,
+        *,
+        temperature: float,
+        top_p: float,
+        greedy: bool,
+        step: int,
+        stream: str,
+        scorer: Scorer | None,
+    ) -> list[list[Answer]]:
+        """pipeline.evaluation.Answering says what these mean."""
+        found = sample(
             self.model,
             [self.encode(p) for p in prompts],
             [samples] * len(prompts),
             max_new_tokens=self.config.sampling.max_new_tokens,
             temperature=temperature,
-            top_p=1.0,
+            top_p=top_p,
             eos_id=self.eos,
-            generator=self._generator(step, 0),  # training rounds count from 1
+            generator=self._generator(step, 0, stream),  # training rounds count from 1
             greedy=greedy,
         )
-        scores = self._score(prompts, answers)
-        accuracy_P_S = np.array([score.accuracy for score in scores]).reshape(len(prompts), samples)
-        scored_P = (~np.isnan(accuracy_P_S)).sum(1)
-        mean_P = np.nansum(accuracy_P_S, axis=1) / np.where(scored_P, scored_P, np.nan)
-        return mean_P, sum(len(s.tokens) for group in answers for s in group)
+        scores = iter(self._score(prompts, found, scorer))
+        return [
+            [
+                Answer(self.decode(s.tokens), len(s.tokens), score.reward, score.accuracy, score.extracted, score.told)
+                for s, score in zip(group, itertools.islice(scores, len(group)), strict=True)
+            ]
+            for group in found
+        ]
 
     # --- learning ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ a stored pilot is not copied through this process.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import shutil
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import ray
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
@@ -31,7 +31,9 @@ from pipeline.allocation import Batch, Group, Plan, Request, Rollouts
 from pipeline.config import ConfigProblems, RunConfig, VerlEngine
 from pipeline.engines.verl.sampling import in_words
 from pipeline.engines.verl.trainer import PilotCommitTrainer, Row, Sample
+from pipeline.evaluation import Answer
 from pipeline.prompts import Prompt
+from pipeline.rewards import Response, Scorer
 
 log = logging.getLogger(__name__)
 
@@ -143,23 +145,39 @@ class Engine:
             [row_of(r.prompt, self.prompts[r.prompt]) for r in plan.requests],
             [r.n for r in plan.requests],
             plan.step,
-            greedy=False,
-            validate=False,
         )
         self.seconds["generate"] += time.perf_counter() - start
         return [group_of(request, found, plan.step) for request, found in zip(plan.requests, answers, strict=True)]
 
-    def accuracy(
-        self, prompts: Sequence[Prompt], samples: int, temperature: float, greedy: bool, step: int
-    ) -> tuple[npt.NDArray[np.float64], int]:
-        """Mean accuracy per prompt, float64 [P] (failed ones left out; NaN when all failed), and tokens sampled.
+    def answers(
+        self,
+        prompts: Sequence[Prompt],
+        samples: int,
+        *,
+        temperature: float,
+        top_p: float,
+        greedy: bool,
+        step: int,
+        stream: str,
+        scorer: Scorer | None,
+    ) -> list[list[Answer]]:
+        """pipeline.evaluation.Answering says what these mean; vLLM draws as it likes, whatever the stream.
 
-        `temperature` is that of verl's `val_kwargs`, which compose.py takes from the same place."""
+        The reward workers score everything by the run's reward; with a scorer that verdict is replaced here."""
         rows = [row_of(i, prompt) for i, prompt in enumerate(prompts)]
-        answers = self.trainer.sample(rows, [samples] * len(rows), step, greedy=greedy, validate=not greedy)
-        scored = [[s.acc for s in found if not math.isnan(s.acc)] for found in answers]
-        mean_P = np.array([np.mean(accuracies) if accuracies else np.nan for accuracies in scored])
-        return mean_P, sum(s.n_tokens for found in answers for s in found)
+        sampling = None if greedy else {"temperature": temperature, "top_p": top_p}
+        found = self.trainer.sample(rows, [samples] * len(rows), step, greedy=greedy, evaluation=sampling)
+        if scorer is None:
+            return [[Answer(s.text, s.n_tokens, s.reward, s.acc, s.extracted, s.verdicts) for s in g] for g in found]
+        asked = [Response(s.text, p.answer, p.text, s.n_tokens) for p, g in zip(prompts, found, strict=True) for s in g]
+        scores = iter(scorer.score(asked))
+        return [
+            [
+                Answer(s.text, s.n_tokens, score.reward, score.accuracy, score.extracted, score.told)
+                for s, score in zip(group, itertools.islice(scores, len(group)), strict=True)
+            ]
+            for group in found
+        ]
 
     # --- learning -----------------------------------------------------------------------------------------------
 

@@ -31,5 +31,6 @@ class RewardManager(RewardManagerBase):  # type: ignore[misc]
         answer = item.non_tensor_batch["reward_model"]["ground_truth"]
         prompt = item.non_tensor_batch["extra_info"]["prompt"]
         (score,) = self.scorer.score([Response(text, answer, prompt, n_tokens)])
-        told = {"score": score.reward, "acc": score.accuracy, "text": text, "verdicts": score.told}
+        told = {"score": score.reward, "acc": score.accuracy, "text": text}
+        told |= {"verdicts": score.told, "extracted": score.extracted}
         return {"reward_score": score.reward, "reward_extra_info": told}

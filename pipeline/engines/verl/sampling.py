@@ -1,4 +1,4 @@
-"""verl's agent loop workers, with two things mended. They run agent loops against the vLLM servers."""
+"""verl's agent loop workers, with three things mended. They run agent loops against the vLLM servers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ class Worker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # type: ignore
             # verl would say so for every single rollout.
             logging.getLogger(create_continuous_token_builder.__module__).setLevel(logging.ERROR)
 
-    async def _run_agent_loop(self, *args: Any, **kwargs: Any) -> Any:
+    async def _run_agent_loop(
+        self, sampling_params: dict[str, Any], *args: Any, sampling: dict[str, float] | None = None, **kwargs: Any
+    ) -> Any:
+        """sampling: this prompt's own temperature and top-p, in place of those of verl's config."""
         try:
-            return await super()._run_agent_loop(*args, **kwargs)
+            return await super()._run_agent_loop({**sampling_params, **(sampling or {})}, *args, **kwargs)
         except Exception as error:
             self.error = in_words(error)
             raise

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from pipeline.engines.verl.compose import compose
 from pipeline.prompts import PromptSet
 
 
-def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: PromptSet, run_dir: Path) -> Engine:
+def start(
+    config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: Sequence[PromptSet], run_dir: Path
+) -> Engine:
     """The running engine. Raises ValueError or OSError that says what to change when it cannot run."""
     if "verl" in sys.modules and "pipeline.engines.verl.plugin" not in sys.modules:
         raise RuntimeError("verl was imported before its environment was set: its platform would be another one")
@@ -33,7 +36,7 @@ def start(config: RunConfig, settings: VerlEngine, train: PromptSet, held_out: P
         handler = signal.getsignal(signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
-            n_parameters = check(config, settings, (*train.prompts, *held_out.prompts))
+            n_parameters = check(config, settings, tuple(p for s in (train, *held_out) for p in s.prompts))
             verl = compose(config, run_dir)
             OmegaConf.save(verl, run_dir / "verl_config.yaml")
             from pipeline.engines.verl.engine import Engine as Verl

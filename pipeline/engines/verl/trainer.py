@@ -44,6 +44,7 @@ class Sample:
     """One finished rollout. An agent loop may leave several trajectories of one; the last has the reward.
 
     reward is NaN where none could be computed. acc is the accuracy signal. verdicts: the reward's parts, as JSON.
+    extracted: the final answer, as the reward took it from the text; None with rewards other than ours.
     n_tokens: what the policy sampled, without what tools answered. logprob: of these tokens under the policy that
     sampled them.
     """
@@ -54,6 +55,7 @@ class Sample:
     reward: float
     acc: float
     verdicts: str | None
+    extracted: str | None
     n_tokens: int
     logprob: float
 
@@ -106,9 +108,16 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
     # --- sampling -----------------------------------------------------------------------------------------------
 
     def sample(
-        self, rows: Sequence[Mapping[str, Any]], n: Sequence[int], step: int, *, greedy: bool, validate: bool
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        n: Sequence[int],
+        step: int,
+        *,
+        greedy: bool = False,
+        evaluation: Mapping[str, float] | None = None,
     ) -> list[list[Sample]]:
-        """n[i] rollouts of the prompt rows[i], less those that failed. validate: as `val_kwargs` says, and not kept.
+        """n[i] rollouts of the prompt rows[i], less those that failed. evaluation: sampling parameters in place of
+        training's. Greedy ones and those of an evaluation are not kept.
 
         One dispatch: prompts with few and with many rollouts together. Raises RuntimeError when every prompt of it
         failed, and what Ray raises when a worker died.
@@ -122,6 +131,9 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
         columns: dict[str, list[Any]] = {name: [rows[i][name] for i in order] for name in rows[0]}
         columns |= {"uid": [uids[i] for i in order], "__rollout_n__": [n[i] for i in order]}
         columns |= {"__do_sample__": [not greedy] * len(rows)}
+        validate = evaluation is not None
+        if evaluation is not None:
+            columns["sampling"] = [dict(evaluation) for _ in rows]  # for sampling.Worker
         batch = tu.get_tensordict(columns)
         tu.assign_non_tensor_data(batch, "global_steps", step)
         tu.assign_non_tensor_data(batch, "validate", validate)
@@ -174,6 +186,7 @@ class PilotCommitTrainer(PPOTrainerSync):  # type: ignore[misc]
                     reward=reward,
                     acc=float(told.get("acc", reward)),
                     verdicts=told.get("verdicts"),
+                    extracted=told.get("extracted"),
                     n_tokens=sum(counts[key] for key in keys),
                     logprob=sum(sums[key] for key in keys),
                 )

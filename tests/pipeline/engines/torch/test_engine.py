@@ -14,6 +14,7 @@ from pipeline.allocation import Batch, Plan, Request, Stage, TrainGroup, group_a
 from pipeline.config import parse_config
 from pipeline.engines.torch import Engine
 from pipeline.engines.torch.model import causal
+from pipeline.estimators import average
 from pipeline.prompts import load_run_prompts
 from pipeline.rewards import Score
 
@@ -54,6 +55,12 @@ def build(**changes):
 def groups_of(engine, step, prompts, n, stage=Stage.COMMIT):
     plan = Plan(step, 1, tuple(Request(p, stage, n) for p in prompts))
     return engine.generate(plan)
+
+
+def answers(engine, prompts, samples, *, top_p=1.0, greedy=False, stream="", scorer=None):
+    return engine.answers(
+        prompts, samples, temperature=1.0, top_p=top_p, greedy=greedy, step=0, stream=stream, scorer=scorer
+    )
 
 
 def plain_logprobs(engine, prompt, tokens):
@@ -171,8 +178,25 @@ def test_a_failed_reward_stays_out_of_the_accuracy():
     engine = build()
     calls = iter([1.0, math.nan, 0.0, math.nan, math.nan, math.nan])
     engine.scorer = By(lambda response: next(calls))
-    accuracy, tokens = engine.accuracy(engine.prompts[:2], 3, 1.0, False, 0)
-    assert accuracy[0] == 0.5 and math.isnan(accuracy[1]) and tokens >= 6
+    found = answers(engine, engine.prompts[:2], 3)
+    accuracy = [average(np.array([a.accuracy for a in group])) for group in found]
+    assert accuracy[0] == 0.5 and math.isnan(accuracy[1]) and all(a.n_tokens >= 1 for group in found for a in group)
+
+
+def test_evaluation_samples_as_it_is_asked_to():
+    """Top-p next to nothing is greedy; streams are independent and repeatable; another scorer judges if one is given."""
+    engine = build()
+    prompts = engine.prompts[:12]
+
+    def texts(**how):
+        return [[a.text for a in group] for group in answers(engine, prompts, 6, **how)]
+
+    greedy = [group[0].text for group in answers(engine, prompts, 1, greedy=True)]
+    assert texts(top_p=1e-6) == [[text] * 6 for text in greedy]
+    assert texts() == texts() != texts(stream="aime24")
+    assert len({text for group in texts() for text in group}) > len({text for g in texts(top_p=0.5) for text in g})
+    other = By(lambda response: 0.25)
+    assert {a.accuracy for group in answers(engine, prompts, 2, scorer=other) for a in group} == {0.25}
 
 
 def test_what_trains_and_what_judges_are_kept_apart():
@@ -182,8 +206,8 @@ def test_what_trains_and_what_judges_are_kept_apart():
     for group in groups:
         assert (group.rollouts.rewards == -group.rollouts.n_tokens).all()
     assert [group.rollouts.success.tolist() for group in groups] == [[0.0] * 4, [1.0] * 4]
-    accuracy, _ = engine.accuracy(engine.prompts[:2], 2, 1.0, False, 0)
-    assert accuracy.tolist() == [0.0, 1.0]
+    found = answers(engine, engine.prompts[:2], 2)
+    assert [[a.accuracy for a in group] for group in found] == [[0.0, 0.0], [1.0, 1.0]]
 
 
 def test_what_cannot_start_says_why(tmp_path):
