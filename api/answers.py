@@ -14,6 +14,7 @@ from api import alerts
 from api.schemas import (
     Alert,
     AttemptOut,
+    BenchmarkSpend,
     BucketsAt,
     CurvePoint,
     EvaluationOut,
@@ -46,12 +47,13 @@ def buckets_at(counts: BucketCounts) -> BucketsAt:
     return BucketsAt(step=counts.step, counts=counts.counts)
 
 
-def ledger_of(sampled: Spend, fates: Mapping[str, Spend]) -> Ledger:
-    """Every fate is named, those that nothing met, too."""
+def ledger_of(sampled: Spend, fates: Mapping[str, Spend], evaluation: Mapping[str, Spend]) -> Ledger:
+    """Every fate is named, those that nothing met, too. evaluation: by benchmark."""
     none = Spend(0, 0)
     return Ledger(
         sampled=FateCount(fate="sampled", **sampled._asdict()),
         fates=[FateCount(fate=fate, **fates.get(fate, none)._asdict()) for fate in FATES],
+        evaluation=[BenchmarkSpend(benchmark=name, **spend._asdict()) for name, spend in evaluation.items()],
     )
 
 

@@ -99,6 +99,7 @@ _LEDGER: dict[str, Any] = {
         {"fate": fate, "rollouts": rollouts, "tokens": 16 * rollouts}
         for fate, rollouts in zip(FATES, (128, 3200, 640, 900, 200, 0, 40, 0, 12, 0), strict=True)
     ],
+    "evaluation": [{"benchmark": "held-out", "rollouts": 1920, "tokens": 11520}],
 }
 _METRICS = {"success_rate": 0.44, "reward_variance": 0.21, "loss": 0.012, "grad_norm": 0.8, "age_mean": None}
 
@@ -180,6 +181,28 @@ ANSWERS: dict[str, Any] = {
                 "n_prompts": 192,
                 "rollouts_spent": 4300,
                 "seconds": 3.1,
+                "benchmarks": [
+                    {
+                        "name": "held-out",
+                        "dataset": "0f5f2a1c9d3e4b67",
+                        "n_prompts": 192,
+                        "samples": 4,
+                        "temperature": 1.0,
+                        "top_p": 1.0,
+                        "accuracy": 0.47,
+                        "stderr": 0.02,
+                        "pass_at": {"1": 0.47, "2": 0.58, "4": 0.66},
+                        "majority": 0.53,
+                        "greedy_accuracy": 0.52,
+                        "greedy_stderr": 0.04,
+                        "n_failed": 0,
+                        "rollouts": 960,
+                        "tokens": 5760,
+                        "seconds": 3.1,
+                    }
+                ],
+                "mean_accuracy": None,
+                "mean_stderr": None,
                 "finished_at": "2026-01-05T09:39:02Z",
             }
         ],

@@ -194,7 +194,30 @@ class StepOut(BaseModel):
     finished_at: dt.datetime
 
 
+class BenchmarkOut(BaseModel):
+    """One benchmark of an evaluation: accuracy (avg@samples) with its standard error over prompts, and beside it."""
+
+    name: str = Field(examples=["aime24"])
+    dataset: str = Field(description="Content hash of its prompts.")
+    n_prompts: int
+    samples: int = Field(description="Sampled responses per prompt.")
+    temperature: float
+    top_p: float
+    accuracy: float
+    stderr: float
+    pass_at: dict[str, float | None] = Field(description="k -> pass@k, unbiased.")
+    majority: float = Field(description="maj@samples: accuracy of the answer that most responses to a prompt give.")
+    greedy_accuracy: float | None = Field(description="Null: not asked for.")
+    greedy_stderr: float | None
+    n_failed: int = Field(description="Responses whose reward failed; they are left out.")
+    rollouts: int = Field(description="Spent on it, as tokens and seconds.")
+    tokens: int
+    seconds: float
+
+
 class EvaluationOut(BaseModel):
+    """greedy_accuracy, sampled_accuracy, stderr, samples, n_prompts: of the held-out set, the first of `benchmarks`."""
+
     step: int
     greedy_accuracy: float
     sampled_accuracy: float
@@ -203,6 +226,9 @@ class EvaluationOut(BaseModel):
     n_prompts: int
     rollouts_spent: int
     seconds: float
+    benchmarks: list[BenchmarkOut] = Field([], description="Empty in evaluations of older versions.")
+    mean_accuracy: float | None = Field(None, description="Mean over the benchmarks other than the held-out set.")
+    mean_stderr: float | None = None
     finished_at: dt.datetime
 
 
@@ -292,10 +318,17 @@ class FateCount(BaseModel):
 
 
 class Ledger(BaseModel):
-    """Every training rollout by what became of it. The fates add up to `sampled`."""
+    """Every training rollout by what became of it. The fates add up to `sampled`. Evaluation is in none of them."""
 
     sampled: FateCount
     fates: list[FateCount]
+    evaluation: list[BenchmarkSpend] = Field([], description="What evaluation has sampled, lost attempts included.")
+
+
+class BenchmarkSpend(BaseModel):
+    benchmark: str = Field(examples=["held-out"])
+    rollouts: int
+    tokens: int
 
 
 class AccuracyCurve(BaseModel):
@@ -648,3 +681,4 @@ class AuditPage(BaseModel):
 
 
 RunDetail.model_rebuild()
+Ledger.model_rebuild()

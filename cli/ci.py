@@ -20,6 +20,7 @@ METRICS: Final = {
     "best_accuracy": "the best of them",
     "gain": "accuracy minus that before training",
     "greedy_accuracy": "greedy accuracy on the held-out set, newest",
+    "mean_accuracy": "mean accuracy over the benchmarks of the config, newest",
     "steps": "training steps",
     "rollouts": "training rollouts",
     "tokens": "training tokens",
@@ -89,7 +90,7 @@ def checks(client: Client, run: RunDetail, requirements: Sequence[Requirement]) 
     """Whether the run succeeded and holds what is required of it. A metric that was never measured holds nothing."""
     with told():
         evaluations = client.metrics(run.id, from_step=run.step).evaluations
-        if not evaluations and any(r.metric == "greedy_accuracy" for r in requirements):
+        if not evaluations and any(r.metric in ("greedy_accuracy", "mean_accuracy") for r in requirements):
             evaluations = client.metrics(run.id).evaluations
     values = _values(run, evaluations)
     ended = None if run.state == "succeeded" else f"it {run.state}{f': {run.reason}' if run.reason else ''}"
@@ -159,6 +160,7 @@ def _values(run: RunDetail, evaluations: Sequence[EvaluationOut]) -> dict[str, f
         "best_accuracy": run.best_accuracy,
         "gain": (run.accuracy or 0.0) - (run.first_accuracy or 0.0) if known else None,
         "greedy_accuracy": evaluations[-1].greedy_accuracy if evaluations else None,
+        "mean_accuracy": evaluations[-1].mean_accuracy if evaluations else None,
         "steps": run.step,
         "rollouts": run.rollouts,
         "tokens": run.tokens,

@@ -184,13 +184,20 @@ def add_steps(session: Session, run: Run, attempt: Attempt, steps: Sequence[Step
 
 
 def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping[str, Any]) -> None:
-    """An evaluation, by the names of the table's columns. It replaces an earlier one of the same step."""
+    """An evaluation, by the names of the table's columns. It replaces an earlier one of the same step, but for what
+    that one has spent.
+    """
     row = {"run_id": run.id, "attempt": attempt.attempt, **values}
     statement = insert(Evaluation).values(row)
     columns = {name: statement.excluded[name] for name in row if name not in ("run_id", "step")}
     session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=columns))
     run.eval_rollouts += int(values["eval_rollouts"])
     run.eval_tokens += int(values["eval_tokens"])
+    spend = dict(run.eval_spend)
+    for benchmark in values["benchmarks"]:
+        before = spend.get(benchmark["name"], {"rollouts": 0, "tokens": 0})
+        spend[benchmark["name"]] = {kind: before[kind] + benchmark[kind] for kind in before}
+    run.eval_spend = spend
     _refresh_accuracy(session, run)
 
 

@@ -63,6 +63,7 @@ class Base(DeclarativeBase):
         str: Text(),
         float: Double(),
         dict[str, Any]: JSONB(),
+        list[dict[str, Any]]: JSONB(),
         list[str]: ARRAY(Text()),
     }
 
@@ -111,6 +112,7 @@ class Run(Base):
     tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     eval_rollouts: Mapped[int] = mapped_column(BigInteger, server_default="0")
     eval_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    eval_spend: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))  # of it, per benchmark
     first_accuracy: Mapped[float | None]  # sampled accuracy on the held-out set before training
     accuracy: Mapped[float | None]  # the newest one
     best_accuracy: Mapped[float | None]
@@ -227,7 +229,9 @@ class StepMetrics(Base):
 
 
 class Evaluation(Base):
-    """Accuracy on the held-out set after a step. Its own spend is kept apart from training's ledger."""
+    """Accuracy after a step: of the held-out set, and in `benchmarks` of each benchmark, as
+    pipeline.events.BenchmarkResult has it. Its own spend is kept apart from training's ledger.
+    """
 
     __tablename__ = "evaluations"
 
@@ -243,6 +247,9 @@ class Evaluation(Base):
     eval_rollouts: Mapped[int] = mapped_column(BigInteger)
     eval_tokens: Mapped[int] = mapped_column(BigInteger)
     seconds: Mapped[float]
+    benchmarks: Mapped[list[dict[str, Any]]] = mapped_column(server_default=text("'[]'::jsonb"))
+    mean_accuracy: Mapped[float | None]  # over the benchmarks other than the held-out set
+    mean_stderr: Mapped[float | None]
     finished_at: Mapped[dt.datetime]
 
 

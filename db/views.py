@@ -210,11 +210,18 @@ def buckets(
     return bucket_counts(run.step, run.buckets), [bucket_counts(step, counts) for step, counts in rows]
 
 
-def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]]:
-    """What was sampled according to the run's own counters, and its spend by fate, which adds up to the same.
-
-    One statement, so that both sides are of the same moment.
+class Books(NamedTuple):
+    """sampled: by the run's own counters. fates: its spend by fate, which adds up to the same. evaluation: apart from
+    both, by benchmark.
     """
+
+    sampled: Spend
+    fates: dict[str, Spend]
+    evaluation: dict[str, Spend]
+
+
+def ledger(session: Session, run_id: uuid.UUID) -> Books:
+    """One statement, so that all is of the same moment."""
     rows = session.execute(
         select(
             Run.rollouts,
@@ -222,6 +229,7 @@ def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]
             LedgerEntry.fate,
             func.coalesce(func.sum(LedgerEntry.rollouts), 0).cast(Run.rollouts.type),
             func.coalesce(func.sum(LedgerEntry.tokens), 0).cast(Run.tokens.type),
+            Run.eval_spend,
         )
         .outerjoin(LedgerEntry, LedgerEntry.run_id == Run.id)
         .where(Run.id == run_id, Run.deleted_at.is_(None))
@@ -229,8 +237,11 @@ def ledger(session: Session, run_id: uuid.UUID) -> tuple[Spend, dict[str, Spend]
     ).all()
     if not rows:
         raise RunNotFound(run_id)
-    sampled = Spend(rows[0][0], rows[0][1])
-    return sampled, {fate: Spend(rollouts, tokens) for _, _, fate, rollouts, tokens in rows if fate is not None}
+    return Books(
+        Spend(rows[0][0], rows[0][1]),
+        {row[2]: Spend(row[3], row[4]) for row in rows if row[2] is not None},
+        {benchmark: Spend(**spend) for benchmark, spend in rows[0][5].items()},
+    )
 
 
 _ALL = PromptFilter()

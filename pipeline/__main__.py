@@ -1,4 +1,6 @@
-"""`python -m pipeline train RUN_DIR --attempt N`: the trainer process, as the supervisor starts it."""
+"""`python -m pipeline train RUN_DIR --attempt N`: the trainer process, as the supervisor starts it; and
+`python -m pipeline evaluate RUN_DIR --step N`: one of its checkpoints, measured.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ def main() -> int:
     train.add_argument("run_dir", type=Path, help="folder with config.json; everything is written there")
     train.add_argument("--attempt", type=int, default=1, help="number of this attempt, from 1")
     train.add_argument("--seconds-before", type=float, default=0.0, help="what earlier attempts took, for the budget")
+    measure = commands.add_parser("evaluate", help="measure a checkpoint of a run on benchmarks")
+    add_arguments(measure)
     arguments = parser.parse_args()
     if not (arguments.run_dir / "config.json").is_file():
         parser.error(f"{arguments.run_dir} has no config.json: a run directory starts with its run config")
@@ -27,11 +31,34 @@ def main() -> int:
     if address := ray_address(run_dir):
         from pipeline.engines.verl.submit import follow
 
-        given = [str(run_dir), "--attempt", str(arguments.attempt), "--seconds-before", str(arguments.seconds_before)]
-        return follow(address, run_dir, arguments.attempt, [sys.executable, "-m", "pipeline", "train", *given])
+        if arguments.attempt is None:
+            parser.error(f"{run_dir} belongs to the Ray cluster at {address}: ask the platform to evaluate the run")
+        told = [str(run_dir) if word == str(arguments.run_dir) else word for word in sys.argv[1:]]
+        return follow(address, run_dir, arguments.attempt, [sys.executable, "-m", "pipeline", *told])
+    if arguments.command == "evaluate":
+        from pipeline.evaluate import main as evaluate
+
+        return evaluate(arguments)
     from pipeline.train import main as run  # torch is imported only when training starts
 
     return run(run_dir, arguments.attempt, arguments.seconds_before)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, help="folder with config.json and checkpoints")
+    parser.add_argument("--step", type=int, help="the checkpoint's step; unset: the newest one")
+    parser.add_argument(
+        "--benchmark", action="append", default=[], metavar="NAME|FILE",
+        help="one of the run's benchmarks, or a prompt set; may be repeated; unset: all of the run's",
+    )  # fmt: skip
+    parser.add_argument("--samples", type=int, help="sampled responses per prompt, in place of each benchmark's own")
+    parser.add_argument("--temperature", type=float, help="the same for the temperature")
+    parser.add_argument("--top-p", type=float, help="the same for top-p")
+    parser.add_argument("--greedy", action="store_true", help="also one greedy response per prompt, of every benchmark")
+    parser.add_argument("--reward", help="what judges, in place of each benchmark's own: a reward's name, or JSON")
+    parser.add_argument("--out", type=Path, help="new folder for the responses, NAME.parquet each; unset: not kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--attempt", type=int, help="be this attempt of the run; for the platform")
 
 
 def ray_address(run_dir: Path) -> str | None:

@@ -19,7 +19,6 @@ from pipeline.estimators import average, budgets, majority, mean_and_error, mean
 from pipeline.events import BenchmarkResult, EvaluationFinished
 from pipeline.prompts import Prompt, PromptSet
 from pipeline.rewards import Scorer, canonical
-from pipeline.rundir import evaluation_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +80,16 @@ def evaluate(
     engine: Answering,
     benchmarks: Sequence[tuple[Benchmark, PromptSet]],
     step: int,
-    run_dir: Path,
+    folder: Path | None,
     rollouts_spent: int = 0,
 ) -> EvaluationFinished:
     """Measure the engine's policy on all benchmarks, the held-out set first. Temperature and top-p are filled in.
 
+    folder: where the responses are kept, NAME.parquet each; None: nowhere.
     Raises ValueError when a benchmark's reward failed on every prompt, or cannot start.
     """
     start = time.perf_counter()
-    results = [measure(engine, benchmark, prompts, step, run_dir) for benchmark, prompts in benchmarks]
+    results = [measure(engine, benchmark, prompts, step, folder) for benchmark, prompts in benchmarks]
     first, *others = results
     if first.name != HELD_OUT or first.greedy_accuracy is None:
         raise ValueError(f"the first benchmark is {first.name!r}; it must be {HELD_OUT!r}, with greedy responses")
@@ -111,7 +111,9 @@ def evaluate(
     )
 
 
-def measure(engine: Answering, benchmark: Benchmark, prompts: PromptSet, step: int, run_dir: Path) -> BenchmarkResult:
+def measure(
+    engine: Answering, benchmark: Benchmark, prompts: PromptSet, step: int, folder: Path | None
+) -> BenchmarkResult:
     """Sample, score and sum up one benchmark, and keep its responses. Raises ValueError as `evaluate` does."""
     start, name, k = time.perf_counter(), benchmark.name, benchmark.samples
     temperature, top_p = benchmark.temperature, benchmark.top_p
@@ -138,7 +140,8 @@ def measure(engine: Answering, benchmark: Benchmark, prompts: PromptSet, step: i
         for accuracy_K, group in zip(accuracy_P_K, sampled, strict=True)
     ]
     best, best_error = mean_and_error(np.array([average(np.array([a.accuracy for a in group])) for group in greedy]))
-    write_answers(evaluation_path(run_dir, step, name), step, name, prompts.prompts, greedy, sampled)
+    if folder is not None:
+        write_answers(folder / f"{name}.parquet", step, name, prompts.prompts, greedy, sampled)
     every = [a for group in (*greedy, *sampled) for a in group]
     return BenchmarkResult(
         name=name,

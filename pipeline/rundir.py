@@ -163,8 +163,8 @@ def rollouts_of(run_dir: Path, step: int, prompt_id: str) -> list[dict[str, Any]
         return found
 
 
-def evaluation_path(run_dir: Path, step: int, benchmark: str) -> Path:
-    return run_dir / "evaluations" / f"step_{step:06d}" / f"{benchmark}.parquet"
+def evaluation_folder(run_dir: Path, step: int) -> Path:
+    return run_dir / "evaluations" / f"step_{step:06d}"
 
 
 def log_folder(run_dir: Path, attempt: int) -> Path:

@@ -42,7 +42,7 @@ from pipeline.events import (
 )
 from pipeline.prompts import load_run_prompts
 from pipeline.rollouts import write_rollouts
-from pipeline.rundir import checkpoints
+from pipeline.rundir import checkpoints, evaluation_folder
 from pipeline.step import build_allocator, training_step
 
 PROMPTS_PER_EVENT = 1000
@@ -237,7 +237,9 @@ class Trainer:
 
     def _evaluate(self) -> None:
         benchmarks = list(zip(self.config.benchmarks, self.eval_sets, strict=True))
-        found = evaluate(self.engine, benchmarks, self.step, self.run_dir, self.spent.rollouts)
+        found = evaluate(
+            self.engine, benchmarks, self.step, evaluation_folder(self.run_dir, self.step), self.spent.rollouts
+        )
         self.accuracy, self.evaluated_at = found.sampled_accuracy, self.step
         self.log.append(found)
         told: dict[str, float | None] = {f"accuracy/{b.name}": b.accuracy for b in found.benchmarks}

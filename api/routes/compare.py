@@ -57,7 +57,11 @@ def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> C
                     hours=[at.hours for at in each.steps],
                     metrics={name: [at.metrics[i] for at in each.steps] for i, name in enumerate(query.metric)},
                 ),
-                ledger=ledger_of(Spend(each.run.rollouts, each.run.tokens), each.fates),
+                ledger=ledger_of(
+                    Spend(each.run.rollouts, each.run.tokens),
+                    each.fates,
+                    {name: Spend(**spend) for name, spend in each.run.eval_spend.items()},
+                ),
             )
             for summary, each in zip(summaries, found, strict=True)
         ]

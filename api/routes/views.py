@@ -115,7 +115,7 @@ def get_difficulty(run_id: RunId, query: Annotated[DifficultyQuery, Query()], se
 
 @router.get("/ledger", operation_id="get_ledger")
 def get_ledger(run_id: RunId, session: Reading) -> Ledger:
-    """Every training rollout by what became of it."""
+    """Every training rollout by what became of it, and beside them what evaluation has sampled."""
     return ledger_of(*views.ledger(session, run_id))
 
 

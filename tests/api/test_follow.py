@@ -26,6 +26,7 @@ NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 def evaluation(run: Run, number: int, attempt: int = 1) -> Evaluation:
     return Evaluation(
         run_id=run.id, step=number, attempt=attempt, greedy_accuracy=0.5, sampled_accuracy=0.4, stderr=0.01, samples=4,
+        mean_accuracy=0.125,
         n_prompts=9, rollouts_spent=1, eval_rollouts=1, eval_tokens=1, seconds=1.0, finished_at=NOW,
     )  # fmt: skip
 

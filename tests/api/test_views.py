@@ -32,8 +32,17 @@ def evaluation(run: models.Run, number: int) -> models.Evaluation:
     return models.Evaluation(
         run_id=run.id, step=number, attempt=1, greedy_accuracy=0.5, sampled_accuracy=0.25, stderr=0.01, samples=4,
         n_prompts=9, rollouts_spent=10 * number, eval_rollouts=36, eval_tokens=360, seconds=1.5,
-        finished_at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        finished_at=dt.datetime(2026, 1, 1, tzinfo=dt.UTC), mean_accuracy=0.125, mean_stderr=0.02,
+        benchmarks=[benchmark("held-out", 0.25), benchmark("aime24", 0.125)],
     )  # fmt: skip
+
+
+def benchmark(name: str, accuracy: float) -> dict[str, Any]:
+    return {
+        "name": name, "dataset": "d", "n_prompts": 9, "samples": 4, "temperature": 1.0, "top_p": 0.7, "stderr": 0.01,
+        "accuracy": accuracy, "pass_at": {"1": accuracy, "4": None}, "majority": 0.5, "greedy_accuracy": None,
+        "greedy_stderr": None, "n_failed": 1, "rollouts": 36, "tokens": 360, "seconds": 1.5,
+    }  # fmt: skip
 
 
 def test_metrics_are_in_order_from_the_asked_step_on(api: TestClient, engine: sa.Engine) -> None:
@@ -44,6 +53,8 @@ def test_metrics_are_in_order_from_the_asked_step_on(api: TestClient, engine: sa
     assert [e["step"] for e in everything["evaluations"]] == [0, 2]
     assert everything["steps"][0]["metrics"] == {"loss": 0.5, "grad_norm": None}
     assert everything["evaluations"][1]["rollouts_spent"] == 20
+    assert everything["evaluations"][1]["benchmarks"] == [benchmark("held-out", 0.25), benchmark("aime24", 0.125)]
+    assert everything["evaluations"][1]["mean_accuracy"] == 0.125
     later = api.get(f"/api/v1/runs/{run.id}/metrics?from_step=2").json()
     assert [s["step"] for s in later["steps"]] == [2, 3]
     assert [e["step"] for e in later["evaluations"]] == [2]
@@ -184,7 +195,8 @@ def test_difficulty_over_steps_and_by_spend(api: TestClient, engine: sa.Engine) 
 
 
 def test_the_ledger_sums_steps_and_attempts_per_fate(api: TestClient, engine: sa.Engine) -> None:
-    run, other = add_run(engine, rollouts=90, tokens=900), add_run(engine)
+    evaluated = {"held-out": {"rollouts": 8, "tokens": 80}, "aime24": {"rollouts": 64, "tokens": 700}}
+    run, other = add_run(engine, rollouts=90, tokens=900, eval_spend=evaluated), add_run(engine)
 
     def entry(of: models.Run, attempt: int, number: int, fate: str, rollouts: int) -> models.LedgerEntry:
         return models.LedgerEntry(
@@ -202,6 +214,7 @@ def test_the_ledger_sums_steps_and_attempts_per_fate(api: TestClient, engine: sa
     assert list(fates) == list(models.FATES)
     assert (fates["buffered"], fates["trained"], fates["lost"], fates["stale"]) == (30, 50, 10, 0)
     assert sum(fates.values()) == body["sampled"]["rollouts"]
+    assert {e.pop("benchmark"): e for e in body["evaluation"]} == evaluated
 
 
 def test_a_run_that_sampled_nothing_has_a_ledger_of_zeros(api: TestClient, engine: sa.Engine) -> None:

@@ -72,8 +72,8 @@ def test_every_metric_is_judged(engine: sa.Engine, database_url: str, broker_url
     run = finished(engine)
     add(engine, evaluation(run, 0), evaluation(run, 5))
     values = {
-        "accuracy": 0.5, "best_accuracy": 0.625, "gain": 0.25, "greedy_accuracy": 0.5, "steps": 7, "rollouts": 900,
-        "tokens": 9000, "seconds": 90,
+        "accuracy": 0.5, "best_accuracy": 0.625, "gain": 0.25, "greedy_accuracy": 0.5, "mean_accuracy": 0.125,
+        "steps": 7, "rollouts": 900, "tokens": 9000, "seconds": 90,
     }  # fmt: skip
     assert set(values) == set(ci.METRICS)
     settings = Settings(database_url=database_url, redis_url=broker_url)

@@ -25,7 +25,7 @@ from pipeline.events import (
     events_path,
     read_events,
 )
-from pipeline.rundir import checkpoints, saved
+from pipeline.rundir import checkpoints, evaluation_folder, saved
 
 BUNDLED = "pipeline/bundled/"
 
@@ -36,6 +36,7 @@ def run_dir(tmp_path):
     for kind, n in (("train", 160), ("eval", 20)):
         lines = Path(f"{BUNDLED}prompts.{kind}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         (tmp_path / f"{kind}.jsonl").write_text("".join(lines[:n]), encoding="utf-8")
+    (tmp_path / "mini.jsonl").write_text("".join(lines[20:26]), encoding="utf-8")
     folder = tmp_path / "run"
     folder.mkdir()
     configure(folder)
@@ -49,7 +50,20 @@ def configure(folder, **changes):
         "method": {"name": "pilot_commit", "n_pilot": 4, "n_commit": 8, "max_age": 2, "p_lower": 0.25},
         "sampling": {"max_new_tokens": 8},
         "update": {"batch_prompts": 4, "mini_batches": 2, "lr": 3e-4},
-        "evaluation": {"every": 3, "samples": 2},
+        "evaluation": {
+            "every": 3,
+            "samples": 2,
+            "top_p": 0.9,
+            "benchmarks": [
+                {
+                    "name": "mini",
+                    "data": str(folder.parent / "mini.jsonl"),
+                    "samples": 4,
+                    "temperature": 0.7,
+                    "reward": {"name": "numeric"},
+                }
+            ],
+        },
         "budget": {"steps": 12},
         "checkpoint": {"every": 2, "keep": 2},
         "engine": {"name": "torch", "threads": 1},
@@ -98,6 +112,7 @@ def test_a_whole_run(run_dir):
     steps = of(StepFinished, found)
     assert [e.step for e in steps] == list(range(1, 13))
     assert [e.step for e in of(EvaluationFinished, found)] == [0, 3, 6, 9, 12]
+    check_evaluations(run_dir, of(EvaluationFinished, found))
     rollouts = 0
     for e in steps:
         sampled = sum(c.rollouts for c in e.fates.values())
@@ -115,6 +130,29 @@ def test_a_whole_run(run_dir):
 
     AutoModelForCausalLM.from_pretrained(policy)
     assert AutoTokenizer.from_pretrained(policy).chat_template
+
+
+def check_evaluations(run_dir, found):
+    """The numbers of each benchmark are those of the responses that are kept, and its spend is theirs."""
+    for e in found:
+        held_out, hard = e.benchmarks
+        assert (held_out.name, held_out.samples, held_out.temperature, held_out.top_p) == ("held-out", 2, 1.0, 0.9)
+        assert (hard.name, hard.samples, hard.temperature, hard.top_p) == ("mini", 4, 0.7, 0.9)
+        assert (e.sampled_accuracy, e.greedy_accuracy) == (held_out.accuracy, held_out.greedy_accuracy)
+        assert (e.mean_accuracy, e.mean_stderr) == (hard.accuracy, hard.stderr), "the held-out set is not in the mean"
+        for result in e.benchmarks:
+            rows = pq.read_table(evaluation_folder(run_dir, e.step) / f"{result.name}.parquet").to_pylist()
+            sampled = [r for r in rows if not r["greedy"]]
+            assert len(rows) == result.rollouts and sum(r["n_tokens"] for r in rows) == result.tokens
+            assert sum(r["accuracy"] for r in sampled) / len(sampled) == pytest.approx(result.accuracy)
+            assert len(sampled) == result.n_prompts * result.samples
+            assert len({r["prompt_id"] for r in rows}) == result.n_prompts
+            assert all((r["extracted"] is None or r["accuracy"] == (r["extracted"] == r["answer"])) for r in rows)
+            assert result.pass_at["1"] == pytest.approx(result.accuracy)
+            assert result.pass_at["1"] <= result.pass_at[str(result.samples)]
+        assert e.eval_rollouts == sum(b.rollouts for b in e.benchmarks) == 20 * 3 + 6 * 4
+        assert e.eval_tokens == sum(b.tokens for b in e.benchmarks) > 0
+        assert hard.greedy_accuracy is None and 0 <= hard.majority <= 1
 
 
 def test_killed_at_any_moment_and_resumed_is_bit_for_bit_the_same(run_dir, tmp_path):

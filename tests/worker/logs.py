@@ -6,6 +6,7 @@ from pipeline.events import (
     AnyEvent,
     AttemptFinished,
     AttemptStarted,
+    BenchmarkResult,
     CheckpointSaved,
     Count,
     EvaluationFinished,
@@ -90,6 +91,30 @@ def evaluation(step: int, accuracy: float) -> EvaluationFinished:
         eval_rollouts=8,
         eval_tokens=80,
         seconds=0.5,
+        benchmarks=[benchmark("held-out", accuracy, 6), benchmark("aime24", accuracy / 2, 2)],
+        mean_accuracy=accuracy / 2,
+        mean_stderr=0.01,
+    )
+
+
+def benchmark(name: str, accuracy: float, rollouts: int) -> BenchmarkResult:
+    return BenchmarkResult(
+        name=name,
+        dataset="d2",
+        n_prompts=2,
+        samples=2,
+        temperature=1.0,
+        top_p=0.7,
+        accuracy=accuracy,
+        stderr=0.01,
+        pass_at={"1": accuracy, "2": None},
+        majority=accuracy,
+        greedy_accuracy=None,
+        greedy_stderr=None,
+        n_failed=0,
+        rollouts=rollouts,
+        tokens=10 * rollouts,
+        seconds=0.2,
     )
 
 

@@ -74,6 +74,16 @@ def test_a_whole_log(session: Session, run_id: uuid.UUID) -> None:
     assert (run.state, run.step, run.dataset_id) == ("running", 4, "d1")
     assert (run.first_accuracy, run.accuracy, run.best_accuracy) == (0.2, 0.5, 0.5)
     assert (run.eval_rollouts, run.eval_tokens) == (16, 160)
+    assert run.eval_spend == {"held-out": {"rollouts": 12, "tokens": 120}, "aime24": {"rollouts": 4, "tokens": 40}}
+    measured = session.scalars(sa.select(Evaluation).order_by(Evaluation.step)).all()
+    assert [[(b["name"], b["accuracy"]) for b in e.benchmarks] for e in measured] == [
+        [("held-out", 0.2), ("aime24", 0.1)],
+        [("held-out", 0.5), ("aime24", 0.25)],
+    ]
+    assert [(e.mean_accuracy, e.benchmarks[1]["pass_at"]) for e in measured] == [
+        (0.1, {"1": 0.1, "2": None}),
+        (0.25, {"1": 0.25, "2": None}),
+    ]
     assert run.buckets == {"unseen": 2, "committed": 4}
     assert spent(session, run_id) == (40, 400)
     assert tables.attempt(session, run, 1).last_seq == len(events)
@@ -203,6 +213,9 @@ def test_a_repeated_evaluation_of_the_same_step_replaces_the_first(session: Sess
     ingest(session, run_id, 2, 1, number([logs.started(2), logs.evaluation(0, 0.3)]))
     run = session.get_one(Run, run_id, populate_existing=True)
     assert (run.first_accuracy, run.accuracy, run.eval_rollouts) == (0.3, 0.3, 16), "both were paid for"
+    assert sum(spend["rollouts"] for spend in run.eval_spend.values()) == run.eval_rollouts
+    (left,) = session.scalars(sa.select(Evaluation)).all()
+    assert [b["accuracy"] for b in left.benchmarks] == [0.3, 0.15], "one result per benchmark"
 
 
 def test_two_runs_share_a_data_set(session: Session, run_id: uuid.UUID) -> None:

@@ -184,7 +184,7 @@ def test_a_failed_reward_stays_out_of_the_accuracy():
 
 
 def test_evaluation_samples_as_it_is_asked_to():
-    """Top-p next to nothing is greedy; streams are independent and repeatable; another scorer judges if one is given."""
+    """Top-p next to nothing is greedy; streams are independent and repeat; a scorer that is given judges."""
     engine = build()
     prompts = engine.prompts[:12]
 

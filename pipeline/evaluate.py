@@ -1,0 +1,191 @@
+"""`python -m pipeline evaluate RUN_DIR --step N`: measure a checkpoint of a run, whenever somebody asks.
+
+By itself it prints what it found and touches nothing of the run. With --attempt it is an attempt of the run, as the
+platform starts it: it tells its result by events, and keeps the responses where the run's own evaluations are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from pipeline.config import HELD_OUT, Benchmark, ConfigProblems, RunConfig, load_config, parse_reward, resolve
+from pipeline.engines.build import build_engine
+from pipeline.estimators import mean_of_means
+from pipeline.evaluation import evaluate, measure
+from pipeline.events import (
+    EXIT_SILENT,
+    AttemptFinished,
+    BenchmarkResult,
+    EventLog,
+    StepFinished,
+    events_path,
+    read_events,
+)
+from pipeline.prompts import PromptSet, load_prompts
+from pipeline.rundir import checkpoints, evaluation_folder
+
+
+def chosen(config: RunConfig, asked: Sequence[str], changes: dict[str, Any]) -> list[Benchmark]:
+    """The benchmarks that were asked for, with these changes. Raises ValueError that names what is not accepted."""
+    ours = {b.name: b for b in config.benchmarks}
+    found: list[Benchmark] = []
+    for given in asked or ours:
+        if given in ours:
+            benchmark = ours[given]
+        elif Path(given).is_file():
+            name = re.sub(r"[^a-z0-9._-]+", "-", Path(given).stem.lower()).strip("._-") or "file"
+            benchmark = config.filled_in(Benchmark(name=name[:60], data=str(Path(given).resolve())))
+        else:
+            raise ValueError(f"{given!r} is neither a file nor a benchmark of the run; those are {', '.join(ours)}")
+        try:
+            found.append(Benchmark.model_validate(benchmark.model_dump() | changes))
+        except ValidationError as error:
+            raise ValueError("; ".join(f"--{e['loc'][0]}: {e['msg']}" for e in error.errors())) from None
+    if twice := {b.name for b in found if [x.name for x in found].count(b.name) > 1}:
+        raise ValueError(f"benchmark {', '.join(map(repr, sorted(twice)))} more than once")
+    return found
+
+
+def checkpoint(run_dir: Path, step: int | None) -> tuple[int, Path]:
+    """Raises ValueError that says which checkpoints there are."""
+    saved = checkpoints(run_dir)
+    for number, folder in saved if step is not None else saved[-1:]:
+        if step in (number, None):
+            return number, folder
+    there = ", ".join(str(number) for number, _ in saved) or "none"
+    raise ValueError(f"{run_dir} has no checkpoint {'' if step is None else f'of step {step}'}; there are: {there}")
+
+
+def load_sets(config: RunConfig, benchmarks: Sequence[Benchmark]) -> list[PromptSet]:
+    """Raises ConfigProblems."""
+    return [load_prompts(resolve(b.data), config.data, f"benchmark {b.name}") for b in benchmarks]
+
+
+def words(step: int, results: Sequence[BenchmarkResult]) -> str:
+    """A table, a benchmark a line, and the mean over those that are not the held-out set."""
+    head = ("benchmark", "prompts", "k", "T", "top-p", "avg@k", "s.e.", "pass@k", "maj@k", "greedy", "failed")
+    rows = [
+        (
+            r.name, f"{r.n_prompts:,}", str(r.samples), f"{r.temperature:g}", f"{r.top_p:g}", percent(r.accuracy),
+            percent(r.stderr), percent(r.pass_at[str(r.samples)]), percent(r.majority), percent(r.greedy_accuracy),
+            str(r.n_failed),
+        )
+        for r in results
+    ]  # fmt: skip
+    others = [(r.accuracy, r.stderr) for r in results if r.name != HELD_OUT]
+    if len(others) > 1:
+        mean, error = mean_of_means(others)
+        rows.append((f"mean of {len(others)}", "", "", "", "", percent(mean), percent(error), "", "", "", ""))
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (head, *rows)
+    ]
+    return "\n".join([f"checkpoint of step {step}, in per cent", *lines])
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Exit status: 0 done, 1 it did not work, 2 not accepted as given; with --attempt as pipeline.train's."""
+    if arguments.attempt is not None:
+        return as_attempt(arguments.run_dir.resolve(), arguments.attempt, arguments.step, arguments.benchmark)
+    run_dir, out = arguments.run_dir.resolve(), arguments.out
+    changes = {name: getattr(arguments, name) for name in ("samples", "temperature", "top_p")}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    changes |= {"greedy": True} if arguments.greedy else {}
+    try:
+        if arguments.reward is not None:
+            given = arguments.reward.strip()
+            changes["reward"] = parse_reward(json.loads(given) if given.startswith("{") else {"name": given})
+        config = load_config(run_dir / "config.json")
+        step, folder = checkpoint(run_dir, arguments.step)
+        benchmarks = chosen(config, arguments.benchmark, changes)
+        sets = load_sets(config, benchmarks)
+        if out is not None:
+            out.mkdir(parents=True)
+    except FileExistsError:
+        print(f"{out} is there already; give --out a new folder", file=sys.stderr)
+        return 2
+    except (ConfigProblems, ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        with closing(build_engine(config, PromptSet("none", ()), sets, run_dir)) as engine:
+            engine.load(folder)
+            results = [measure(engine, b, s, step, out) for b, s in zip(benchmarks, sets, strict=True)]
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    told = {"step": step, "benchmarks": [r.model_dump(mode="json") for r in results]}
+    print(json.dumps(told, indent=2) if arguments.json else words(step, results))
+    return 0
+
+
+def as_attempt(run_dir: Path, attempt: int, step: int | None, asked: Sequence[str]) -> int:
+    """Evaluate as the platform asks: the held-out set always, for it is what a step's evaluation is known by."""
+    log = EventLog(events_path(run_dir, attempt))
+
+    def stop(_signum: int, _frame: object) -> NoReturn:
+        raise Stopped
+
+    finished: AttemptFinished
+    number = step or 0
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        config = load_config(run_dir / "config.json")
+        number, folder = checkpoint(run_dir, step)
+        names = [b.name for b in config.benchmarks if not asked or b.name in (HELD_OUT, *asked)]
+        benchmarks = chosen(config, names, {})
+        sets = load_sets(config, benchmarks)
+        with closing(build_engine(config, PromptSet("none", ()), sets, run_dir)) as engine:
+            engine.load(folder)
+            pairs = list(zip(benchmarks, sets, strict=True))
+            spent = rollouts_until(run_dir, attempt, number)
+            log.append(evaluate(engine, pairs, number, evaluation_folder(run_dir, number), spent))
+        finished = AttemptFinished(
+            outcome="succeeded", reason=f"the checkpoint of step {number} is evaluated", step=number
+        )
+    except Stopped:
+        finished = AttemptFinished(outcome="stopped", reason="the evaluation was stopped on request", step=number)
+    except Exception as error:
+        traceback.print_exc()
+        finished = AttemptFinished(outcome="failed", reason=f"the evaluation failed: {error}", step=number)
+    try:
+        log.append(finished)
+        log.close()
+    except OSError:
+        traceback.print_exc()
+        return EXIT_SILENT
+    return 1 if finished.outcome == "failed" else 0
+
+
+def rollouts_until(run_dir: Path, attempt: int, step: int) -> int:
+    """Training rollouts that were sampled until the end of the step, by what earlier attempts told."""
+    spent = 0
+    for earlier in range(1, attempt):
+        path = events_path(run_dir, earlier)
+        for event, _ in read_events(path) if path.exists() else ():
+            if isinstance(event, StepFinished) and event.step <= step:
+                spent = event.rollouts
+    return spent
+
+
+class Stopped(BaseException):
+    """A signal asked us to stop."""
