@@ -21,14 +21,21 @@ st.logo(str(HERE / "logo.svg"), size="large")
 st.html(HERE / "style.css")
 
 # Not in a folder "pages": Streamlit takes such a folder for its own kind of pages until the first session has run.
+# The bar holds what people come for every day; the rest is in two menus beside it.
 page = st.navigation(
-    [
-        st.Page("screens/runs.py", title="Runs", icon=":material/list:", url_path="runs", default=True),
-        st.Page("screens/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
-        st.Page("screens/run.py", title="Run", url_path="run", visibility="hidden"),
-        st.Page("screens/prompts.py", title="Prompts", url_path="prompts", visibility="hidden"),
-        st.Page("screens/prompt.py", title="Prompt", url_path="prompt", visibility="hidden"),
-    ],
+    {
+        "": [
+            st.Page("screens/runs.py", title="Runs", icon=":material/list:", url_path="runs", default=True),
+            st.Page("screens/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
+            st.Page("screens/run.py", title="Run", url_path="run", visibility="hidden"),
+            st.Page("screens/prompts.py", title="Prompts", url_path="prompts", visibility="hidden"),
+            st.Page("screens/prompt.py", title="Prompt", url_path="prompt", visibility="hidden"),
+        ],
+        "Platform": [
+            st.Page("screens/workers.py", title="Workers", icon=":material/memory:", url_path="workers"),
+            st.Page("screens/settings.py", title="Settings", icon=":material/settings:", url_path="settings"),
+        ],
+    },
     position="top",
 )
 if sign_in():

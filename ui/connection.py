@@ -2,7 +2,8 @@
 does not answer.
 
 A dashboard that is started with a token (PILOT_TOKEN, or PILOT_TOKEN_FILE that names a file) lets everybody who can
-open it do what the token may do. One without asks each visitor for a token and keeps it for the browser session.
+open it do what the token may do. One without asks each visitor for a token and keeps it for the browser session. The
+settings page takes another token for the session either way.
 """
 
 from __future__ import annotations
@@ -12,18 +13,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
+from typing import get_args
 
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, Client
-from api.schemas import Problem
+from api.schemas import Problem, Scope
 
+SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def client() -> Client:
     """The API's client, one per address and token. PILOT_API_URL gives the address."""
-    return _client(_url(), _given_token() or st.session_state.get("token"))
+    return _client(_url(), st.session_state.get("token") or _given_token())
+
+
+def lacks(scope: Scope) -> str | None:
+    """Why what needs this scope cannot be done with the token in use, for a person; None when it can."""
+    me = client().me()
+    if SCOPES.index(me.scope) >= SCOPES.index(scope):
+        return None
+    return (
+        f"This needs a token with the scope {scope!r}; the one in use, {me.name!r}, has {me.scope!r}. "
+        "Settings takes another one."
+    )
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)
@@ -50,15 +64,27 @@ def sign_in() -> bool:
     """Whether there is a token. If not, shows the form that asks for one."""
     if _given_token() or os.environ.get("PILOT_TOKEN_FILE") or st.session_state.get("token"):
         return True
-    with st.form("sign-in", width=480):
+    with st.container(width=480):
         st.subheader("Sign in")
+        token_form()
+    return False
+
+
+def has_own_token() -> bool:
+    """Whether the dashboard was started with one."""
+    return _given_token() is not None
+
+
+def token_form() -> None:
+    """Takes a token for this browser session."""
+    with st.form("sign-in"):
         st.markdown("A token of this platform: `./pilot token create NAME --scope run` makes one.")
         token = st.text_input("Token", type="password", autocomplete="current-password").strip()
         if refused := st.session_state.pop("sign-in-refused", None):
             st.warning(refused)
         sent = st.form_submit_button("Sign in", type="primary")
     if not sent or not token:
-        return False
+        return
     try:
         Client(_url(), token, timeout=5).me()
     except ApiUnreachable as error:
@@ -68,7 +94,6 @@ def sign_in() -> bool:
     else:
         st.session_state["token"] = token
         st.rerun()
-    return False
 
 
 def show_lost(error: ApiUnreachable, again: str = "This page tries again by itself.") -> None:
