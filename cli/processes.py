@@ -165,8 +165,10 @@ def stop(home: Path, name: str, child: subprocess.Popen[bytes], *, grace_s: floa
     return clean
 
 
-def clean_leftovers(home: Path, *, grace_s: float = 10.0) -> list[str]:
+def clean_leftovers(home: Path, *, grace_s: float = 10.0, spared: str = "") -> list[str]:
     """End what a crashed launcher left running and remove its records. Returns the names of those ended.
+
+    spared: what the names begin with of those that are left alone, with their records; empty: none.
 
     Call it only while holding the home's lock (see `cli.services`), or it would end a live launcher's
     children. Raises psutil.AccessDenied when a leftover belongs to another user.
@@ -174,11 +176,12 @@ def clean_leftovers(home: Path, *, grace_s: float = 10.0) -> list[str]:
     ended = []
     for entry in recorded(home):
         process = find(entry)
-        if process is not None:
+        if process is not None and not _spared(entry.name, spared):
             terminate(process, stop_signal=entry.stop_signal, grace_s=grace_s)
             ended.append(entry.name)
     for path in (home / "processes").glob("*.json*"):
-        path.unlink(missing_ok=True)
+        if not _spared(path.name, spared):
+            path.unlink(missing_ok=True)
     return ended
 
 
@@ -190,6 +193,10 @@ def wait_until(ready: Callable[[], bool], *, timeout_s: float, every_s: float = 
             return False
         time.sleep(every_s)
     return True
+
+
+def _spared(name: str, prefix: str) -> bool:
+    return bool(prefix) and name.startswith(prefix)
 
 
 def _tree(root: psutil.Process) -> list[psutil.Process]:

@@ -27,7 +27,10 @@ from cli.servers import broker, postgres
 from cli.servers.account import server_account
 from cli.servers.home import ServicesError, lock_home, prepare_home
 
-__all__ = ["Services", "ServicesError", "masked", "start"]
+__all__ = ["SUPERVISOR", "Services", "ServicesError", "masked", "start"]
+
+SUPERVISOR: Final = "supervisor-"
+"""What the names of supervisors' process records begin with."""
 
 _CONNECT_TIMEOUT_S: Final = 5
 
@@ -71,6 +74,8 @@ class Services:
 
 def start(home: Path, environ: Mapping[str, str] = os.environ) -> Services:
     """Connect to, or start, the database and the broker; first ends what a crashed launcher left.
+
+    Supervisors of runs are not ended: they need the database to write down how far the run came.
 
     Call it from the main thread (see `cli.processes.start`). Nothing stays running when it raises.
     Raises ServicesError: home not writable or in use, server not reachable or not startable.
@@ -121,7 +126,7 @@ def _secrets(url: str) -> list[str]:
 
 def _clean(home: Path) -> list[str]:
     try:
-        return processes.clean_leftovers(home)
+        return processes.clean_leftovers(home, spared=SUPERVISOR)
     except psutil.AccessDenied as error:
         raise ServicesError(
             f"A process of an earlier start from {home} still runs as another user (pid {error.pid}). "

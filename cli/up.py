@@ -175,7 +175,7 @@ class Platform:
             self._end(supervisors, _RUN_GRACE_S)
         self._end(_supervised(self.home), 0.0)  # what one that was killed had just started
         for entry in processes.recorded(self.home):
-            if entry.name.startswith("supervisor-") and processes.find(entry) is None:
+            if entry.name.startswith(services.SUPERVISOR) and processes.find(entry) is None:
                 processes.forget(self.home, entry.name)
 
     def _end(self, roots: Sequence[psutil.Process], grace_s: float) -> None:
@@ -226,7 +226,7 @@ def platform(home: Path, api_port: int, ui_port: int, stop: StopSignals, *, demo
         ports.check(wanted, demo=demo)
         started = Platform(home, running, api_port, ui_port, stop, seconds=time.monotonic() - began)
         try:
-            started.end_runs()  # those of a killed launcher that had not recorded themselves yet
+            started.end_runs()  # those of a killed launcher, now that they have a database to say so
             record_addresses(running.home, api=started.api_url, ui=started.ui_url)
             started.start()
             yield started

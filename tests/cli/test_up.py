@@ -208,6 +208,7 @@ def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
     started.append(first.ready())
     first.child("api").suspend()
     supervisor = supervised(first, "sleep 1000")
+    processes.record(home, "supervisor-of-a-run", supervisor.pid)
     bystander = subprocess.Popen(["sleep", "1000"], preexec_fn=die_with_us)
     try:
         first.process.kill()
@@ -219,7 +220,9 @@ def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
         started.append(second.ready())
         assert (home / "token").read_text() == kept, "a token that works is kept"
         assert "that was killed left running: api." in second.text
+        assert "Saving 1 run " in second.text, "with the database up, and the grace of any other stop"
         assert supervisor.wait(timeout=5) == -signal.SIGTERM
+        assert "supervisor-of-a-run" not in [entry.name for entry in processes.recorded(home)]
         assert first.offspring() == []
 
         stubborn = supervised(second, "trap '' TERM; while :; do sleep 1; done")
