@@ -138,7 +138,10 @@ def shown(run: RunDetail) -> str:
     ]
     for attempt in run.attempts:
         outcome = f"{attempt.outcome or 'running'}{f': {attempt.reason}' if attempt.reason else ''}"
-        facts.append((f"attempt {attempt.attempt}", f"{outcome} (from step {attempt.from_step}, on {attempt.host})"))
+        where = f"on {attempt.host}"
+        if attempt.from_step is not None:  # told by the trainer, once it has loaded the model
+            where = f"from step {attempt.from_step}, {where}"
+        facts.append((f"attempt {attempt.attempt}", f"{outcome} ({where})"))
     return "\n".join(f"{name:<10} {words}" for name, words in facts)
 
 

@@ -27,10 +27,11 @@ from cli.run import (
     prioritise,
     read_config,
     set_value,
+    shown,
     start,
     tag,
 )
-from db.models import Run
+from db.models import Attempt, Run
 from pipeline import rundir
 from tests.api.served import ApiServer
 
@@ -223,3 +224,18 @@ def test_clone_priority_log_delete(
         for follow in (False, True):
             print_log(client, str(source.id), follow=follow)
             assert capsys.readouterr().out == "second\n"
+
+        with engine.begin() as connection:
+            for attempt, step in ((1, 0), (2, None)):  # the second has loaded nothing yet
+                row = {"run_id": source.id, "attempt": attempt, "fence": attempt, "host": "node-1", "from_step": step}
+                connection.execute(sa.insert(Attempt).values(row))
+        told = shown(client.get_run(source.id)).splitlines()
+        assert told[-2:] == ["attempt 1  running (from step 0, on node-1)", "attempt 2  running (on node-1)"]
+
+
+def test_the_command_works_from_any_folder(tmp_path: Path) -> None:
+    """Also from one with a package of the name of ours."""
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "__init__.py").touch()
+    done = subprocess.run([CHECKOUT / "pilot", "reward", "list"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("exact"), done.stderr
