@@ -14,16 +14,18 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from db.slots import Device
 from pipeline.checkpoint import load_state
 from pipeline.engines.verl.start import scratch_of
 from pipeline.events import AttemptFinished, AttemptStarted, CheckpointSaved, StepFinished, events_path, read_events
 from pipeline.prompts import prompt_id
 from pipeline.rundir import checkpoints
-from worker import host
+from worker import devices, host
 
 pytestmark = pytest.mark.timeout(1500)
 
 RUN = uuid.uuid4()  # marks the processes, as a supervisor does
+CPU_SLOT = Device("cpu", "0", "CPU slot 0")
 TESTS = os.getpid()
 
 
@@ -32,7 +34,7 @@ def start(run_dir, attempt):
         [sys.executable, "-m", "pipeline", "train", str(run_dir), "--attempt", str(attempt)],
         stdout=(run_dir / f"log{attempt}.txt").open("w"),
         stderr=subprocess.STDOUT,
-        env={**os.environ, **host.mark(RUN, 1)},
+        env={**os.environ, **devices.environment([CPU_SLOT]), **host.mark(RUN, 1)},
         start_new_session=True,
         preexec_fn=lambda: host.die_with(TESTS),  # also when the test run is killed
     )

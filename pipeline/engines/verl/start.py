@@ -101,6 +101,7 @@ def environment(settings: VerlEngine, run_dir: Path, scratch: Path) -> dict[str,
         env |= {
             "VERL_PLATFORM": "cpu",
             "VERL_ENGINE_DEVICE": "cuda",  # see cpu.py
+            "CUDA_VISIBLE_DEVICES": "-1",  # the one GPU of cpu.py: Ray counts the name, and no GPU has it
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "OMP_NUM_THREADS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
