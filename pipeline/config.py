@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
@@ -34,17 +35,58 @@ class ModelConfig(Section):
     )
 
 
+MappingName = Literal[
+    "plain", "verl", "gsm8k", "math", "math500", "aime24", "aime25", "amc23", "olympiadbench", "minerva", "deepmath",
+    "polaris", "dapo", "sciknoweval",
+]  # fmt: skip
+"""Column mappings that ship: pipeline/prompts/mappings.py says what each reads."""
+
+_SOURCE = "a JSONL, JSON, CSV or Parquet file, set:NAME@VERSION for an uploaded prompt set, or "
+_SOURCE += "hub:OWNER/NAME@REVISION:SPLIT for a fetched Hugging Face data set"
+
+
 class DataConfig(Section):
     train: FilePath = Field(
-        description="JSONL file of training prompts, one object a line.",
-        examples=["pipeline/bundled/prompts.train.jsonl"],
+        description=f"Training prompts: {_SOURCE}.", examples=["pipeline/bundled/prompts.train.jsonl"]
     )
     eval: FilePath = Field(
-        description="JSONL file of held-out prompts; none of them may be a training prompt.",
+        description="Held-out prompts, from the same kinds of places; none of them may be a training prompt.",
         examples=["pipeline/bundled/prompts.eval.jsonl"],
     )
-    prompt_key: str = Field("prompt", min_length=1, description="Field that holds the prompt's text.")
-    answer_key: str = Field("answer", min_length=1, description="Field that holds the reference answer.")
+    mapping: MappingName = Field(
+        "plain",
+        description="Which columns hold prompt and answer: plain takes those named below, the others are the "
+        "published columns of the set, or verl's layout. Uploaded sets were mapped when they were uploaded.",
+    )
+    eval_mapping: MappingName | None = Field(None, description="The same for the held-out prompts; unset: as mapping.")
+    prompt_key: str = Field("prompt", min_length=1, description="Column of the prompt: a text, or a list of messages.")
+    answer_key: str = Field("answer", min_length=1, description="Column of the reference answer.")
+    tags_key: str = Field("tags", min_length=1, description="Column of a list of tags, where there is one.")
+    reward_key: str = Field(
+        "reward", min_length=1, description="Column that names the prompt's entry of rewards, where there is one."
+    )
+    system: str | None = Field(
+        None, min_length=1, description="System prompt of every prompt that does not bring its own."
+    )
+    template: str | None = Field(
+        None,
+        description="What the last user message becomes; {prompt} stands for what it was.",
+        examples=["{prompt}\n\nPut the final answer in \\boxed{}."],
+    )
+
+    @field_validator("template")
+    @classmethod
+    def _has_a_place(cls, template: str | None) -> str | None:
+        if template is not None and "{prompt}" not in template:
+            raise ValueError(f"{template!r} has no {{prompt}}, the place where the prompt goes")
+        return template
+
+    @field_validator("system", "template")
+    @classmethod
+    def _no_nul(cls, text: str | None) -> str | None:
+        if text is not None and "\x00" in text:
+            raise ValueError("the NUL character is not accepted")
+        return text
 
 
 class GrpoMethod(Section):
@@ -211,6 +253,7 @@ class Benchmark(Section):
     greedy: bool = Field(False, description="Answer each prompt once more, with the most likely tokens.")
     temperature: float | None = Field(None, gt=0, description="Unset means evaluation.temperature.")
     top_p: float | None = Field(None, gt=0, le=1, description="Unset means evaluation.top_p.")
+    mapping: MappingName = Field("plain", description="Which columns hold prompt and answer, as data.mapping.")
     reward: RewardConfig | None = Field(None, description="What judges the responses; unset means the run's reward.")
 
 
@@ -375,6 +418,11 @@ class RunConfig(Section):
     model: ModelConfig
     data: DataConfig
     reward: RewardConfig = ExactReward()
+    rewards: dict[Annotated[str, Field(min_length=1, max_length=100)], RewardConfig] = Field(
+        {},
+        description="Rewards by name, for prompts whose row names one; all others are scored by reward.",
+        examples=["code: {name: code}"],
+    )
     method: MethodConfig = PilotCommitMethod()
     selection: SelectionConfig = AllRollouts()
     sampling: SamplingConfig = SamplingConfig()
@@ -388,7 +436,13 @@ class RunConfig(Section):
     def benchmarks(self) -> tuple[Benchmark, ...]:
         """What an evaluation measures, the held-out set first; temperature and top-p are filled in."""
         evaluation = self.evaluation
-        held_out = Benchmark(name=HELD_OUT, data=self.data.eval, samples=evaluation.samples, greedy=True)
+        held_out = Benchmark(
+            name=HELD_OUT,
+            data=self.data.eval,
+            mapping=self.data.eval_mapping or self.data.mapping,
+            samples=evaluation.samples,
+            greedy=True,
+        )
         protocol = [
             Benchmark(name=name, data=f"{evaluation.protocol_folder}/{name}.jsonl", samples=samples)
             for name, samples in PROTOCOLS.get(evaluation.protocol or "", {}).items()
@@ -416,8 +470,9 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _overlong_can_happen(self) -> Self:
-        for part in self.reward.parts if isinstance(self.reward, SumReward) else ():
-            longest = self.sampling.max_new_tokens
+        longest = self.sampling.max_new_tokens
+        sums = [reward for reward in (self.reward, *self.rewards.values()) if isinstance(reward, SumReward)]
+        for part in (part for reward in sums for part in reward.parts):
             if isinstance(part.reward, OverlongReward) and part.reward.max_tokens - part.reward.cache >= longest:
                 raise ValueError(
                     f"reward overlong starts beyond {part.reward.max_tokens - part.reward.cache} tokens, which no "
@@ -564,6 +619,11 @@ def load_config(path: Path) -> RunConfig:
 def resolve(path: str) -> Path:
     """The file or folder that a config's path means: absolute, or relative to the application's folder."""
     return (ROOT / path).resolve()
+
+
+def pilot_home() -> Path:
+    """PILOT_HOME, or `.pilot` in the application's folder: where uploaded and fetched prompts are kept."""
+    return Path(os.environ.get("PILOT_HOME") or ROOT / ".pilot").expanduser().resolve()
 
 
 def presets() -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Published data sets -> prompt sets: the files of `pilot data prepare`.
 
-A data set's files come from the Hugging Face hub, or from wherever the user put them. A row is read by the columns that
-the published sets use, whatever the set: see `question_of` and `answer_of`. What a set repeats, contradicts or shares
+A data set's files come from the Hugging Face hub, or from wherever the user put them, and are read by their published
+columns (pipeline.prompts.mappings). What a set repeats, contradicts or shares
 with its held-out prompts is left out of training and counted, never passed on in silence.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from pipeline.config import DataConfig
-from pipeline.prompts import load_prompts
-from pipeline.rewards import last_boxed
+from pipeline.config import DataConfig, MappingName
+from pipeline.prompts import FileFault, Prompt, RowFault, load_prompts, read_prompts
+from pipeline.prompts.files import READERS
+from pipeline.prompts.mappings import LAYOUTS, Layout
 
 INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
 """Follows each question, as in the Pilot-Commit paper's runs: the math reward looks for the box."""
@@ -25,25 +25,26 @@ INSTRUCTION = "Let's think step by step and output the final answer within \\box
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a set of rows is published: a data set on the hub, and which of its files (patterns)."""
+    """Where a set of rows is published: a data set on the hub, which of its files (patterns), and their columns."""
 
     hub: str
     files: str
+    mapping: MappingName
 
 
 SOURCES = {
-    "deepmath": Source("zwhe99/DeepMath-103K", "data/*.parquet"),
-    "polaris": Source("POLARIS-Project/Polaris-Dataset-53K", "*.jsonl"),
-    "dapo": Source("BytedTsinghua-SIA/DAPO-Math-17k", "data/*.parquet"),
-    "gsm8k-train": Source("openai/gsm8k", "main/train-*.parquet"),
-    "gsm8k-test": Source("openai/gsm8k", "main/test-*.parquet"),
-    "math-train": Source("EleutherAI/hendrycks_math", "*/train-*.parquet"),
-    "math500": Source("HuggingFaceH4/MATH-500", "test.jsonl"),
-    "aime24": Source("HuggingFaceH4/aime_2024", "data/*.parquet"),
-    "aime25": Source("math-ai/aime25", "test.jsonl"),
-    "amc23": Source("math-ai/amc23", "*.parquet"),
-    "minerva": Source("math-ai/minervamath", "test.jsonl"),
-    "olympiadbench": Source("Hothan/OlympiadBench", "*OE_TO_maths_en_COMP*.parquet"),
+    "deepmath": Source("zwhe99/DeepMath-103K", "data/*.parquet", "deepmath"),
+    "polaris": Source("POLARIS-Project/Polaris-Dataset-53K", "*.jsonl", "polaris"),
+    "dapo": Source("BytedTsinghua-SIA/DAPO-Math-17k", "data/*.parquet", "dapo"),
+    "gsm8k-train": Source("openai/gsm8k", "main/train-*.parquet", "gsm8k"),
+    "gsm8k-test": Source("openai/gsm8k", "main/test-*.parquet", "gsm8k"),
+    "math-train": Source("EleutherAI/hendrycks_math", "*/train-*.parquet", "math"),
+    "math500": Source("HuggingFaceH4/MATH-500", "test.jsonl", "math500"),
+    "aime24": Source("HuggingFaceH4/aime_2024", "data/*.parquet", "aime24"),
+    "aime25": Source("math-ai/aime25", "test.jsonl", "aime25"),
+    "amc23": Source("math-ai/amc23", "*.parquet", "amc23"),
+    "minerva": Source("math-ai/minervamath", "test.jsonl", "minerva"),
+    "olympiadbench": Source("Hothan/OlympiadBench", "*OE_TO_maths_en_COMP*.parquet", "olympiadbench"),
 }
 BENCHMARKS = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 # Name -> the sources of its training prompts and of its held-out prompts.
@@ -175,13 +176,15 @@ def collect(prepared: Prepared, files: Mapping[str, Sequence[Path]]) -> Prepared
     for source, paths in files.items():
         for path in paths:
             usable = 0
-            for row in read_rows(path):
+            for row, prompt in _read(path, LAYOUTS[SOURCES[source].mapping]):
                 prepared.rows += 1
-                question, answer = question_of(row), answer_of(row)
-                if not question or not answer:
+                if isinstance(prompt, RowFault):
+                    if prompt.kind not in ("no_prompt", "no_answer"):
+                        raise ValueError(f"{path} cannot be read: row {row}: {prompt}")
                     prepared.unusable += 1
                     continue
                 usable += 1
+                question, answer = prompt.text, prompt.answer
                 key = " ".join(question.casefold().split())
                 if key in contradicting:
                     prepared.contradicting += 1
@@ -194,103 +197,13 @@ def collect(prepared: Prepared, files: Mapping[str, Sequence[Path]]) -> Prepared
                     del prepared.prompts[key]
                     prepared.contradicting += 2
             if not usable:
-                raise ValueError(
-                    f"{path}: no row has a question (problem, question or prompt) and an answer (final_answer, "
-                    "expected_answer, answer, reward_model.ground_truth, or a \\boxed{} in solution)"
-                )
+                raise ValueError(f"{path}: no row has a question and an answer in the columns of {source}")
     return prepared
 
 
-def question_of(row: Mapping[str, Any]) -> str:
-    """The question in a published row; empty when there is none.
-
-    `problem` or `question`; else `prompt`, a text or a chat whose last user message counts. DAPO-17k's prompts wrap the
-    question in its own first and last paragraph, which ask for another form of answer than a box.
-    """
-    for column in ("problem", "question"):
-        if isinstance(row.get(column), str):
-            return _clean(row[column])
-    prompt = row.get("prompt")
-    if isinstance(prompt, list):
-        said = [m.get("content") for m in prompt if isinstance(m, dict) and m.get("role") == "user"]
-        prompt = said[-1] if said else None
-    if not isinstance(prompt, str):
-        return ""
-    paragraphs = prompt.split("\n\n")
-    if len(paragraphs) > 2 and "Answer: $Answer" in paragraphs[0] and '"Answer:"' in paragraphs[-1]:
-        paragraphs = paragraphs[1:-1]
-    return _clean("\n\n".join(paragraphs))
-
-
-def answer_of(row: Mapping[str, Any]) -> str:
-    """The reference answer in a published row; empty when there is none.
-
-    `final_answer` (DeepMath; a list in OlympiadBench), `expected_answer`, `answer` (after #### in GSM8K),
-    `reward_model.ground_truth` (verl's layout, DAPO-17k), or the last box of `solution` (MATH, Minerva).
-    """
-    style = row.get("reward_model")
-    values = [row.get("final_answer"), row.get("expected_answer"), row.get("answer")]
-    values.append(style.get("ground_truth") if isinstance(style, dict) else None)
-    for value in values:
-        if isinstance(value, list):
-            value = ", ".join(map(str, value))
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            text = _clean(str(value).rpartition("####")[2])
-            if text.startswith("$") and text.endswith("$") and text.count("$") == 2:
-                text = text[1:-1].strip()
-            if text:
-                return text
-    solution = row.get("solution")
-    return _clean(last_boxed(solution) or "") if isinstance(solution, str) else ""
-
-
-def _clean(text: str) -> str:
-    return text.replace("\x00", "").strip()
-
-
-def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a .parquet, .jsonl or .json file (a list). Raises ValueError that names the file."""
-    reader = READERS.get(path.suffix)
-    if reader is None:
-        raise ValueError(f"{path}: files end in {', '.join(READERS)}")
+def _read(path: Path, by: Layout) -> Iterator[tuple[str, Prompt | RowFault]]:
+    """Raises ValueError that names the file."""
     try:
-        yield from reader(path)
-    except (OSError, ValueError) as error:  # pyarrow's errors are among these
-        raise ValueError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-
-
-def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    import pyarrow.parquet as pq
-
-    wanted = {"problem", "question", "prompt", "final_answer", "expected_answer", "answer", "reward_model", "solution"}
-    with pq.ParquetFile(path) as file:
-        columns = [c for c in file.schema_arrow.names if c in wanted]
-        for batch in file.iter_batches(batch_size=4096, columns=columns):
-            yield from batch.to_pylist()
-
-
-def _read_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    yield from _objects([json.loads(line)])
-                except ValueError as error:
-                    raise ValueError(f"row {number}: {error}") from None
-
-
-def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    yield from _objects(rows if isinstance(rows, list) else [rows])
-
-
-def _objects(rows: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    for row in rows:
-        if not isinstance(row, dict):
-            raise ValueError(f"{str(row)[:80]!r} is not an object")
-        yield row
-
-
-READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".json": _read_json}
+        yield from read_prompts([path], by)
+    except FileFault as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None

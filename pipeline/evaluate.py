@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from pipeline.config import HELD_OUT, Benchmark, ConfigProblems, RunConfig, load_config, parse_reward, resolve
+from pipeline.config import HELD_OUT, Benchmark, ConfigProblems, RunConfig, load_config, parse_reward
 from pipeline.engines.build import build_engine
 from pipeline.estimators import mean_of_means
 from pipeline.evaluation import evaluate, measure
@@ -69,7 +69,7 @@ def checkpoint(run_dir: Path, step: int | None) -> tuple[int, Path]:
 
 def load_sets(config: RunConfig, benchmarks: Sequence[Benchmark]) -> list[PromptSet]:
     """Raises ConfigProblems."""
-    return [load_prompts(resolve(b.data), config.data, f"benchmark {b.name}") for b in benchmarks]
+    return [load_prompts(b.data, config.data, f"benchmark {b.name}", b.mapping, config.rewards) for b in benchmarks]
 
 
 def words(step: int, results: Sequence[BenchmarkResult]) -> str:

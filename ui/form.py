@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 # Group -> the config's top-level keys in it, in the order of the form.
 GROUPS = {
     "Run": ("name", "seed"),
-    "Data": ("data", "reward"),
+    "Data": ("data", "reward", "rewards"),
     "Model": ("model",),
     "Method": ("method", "selection", "sampling"),
     "Update": ("update",),
@@ -43,8 +43,11 @@ LABELS = {
     "retest_rate": "Re-tests", "max_new_tokens": "Longest response", "batch_prompts": "Batch",
     "lr": "Learning rate", "warmup_updates": "Warm-up", "grad_clip": "Gradient clip",
     "normalise_std": "Divide advantages by std", "off_policy_cap": "Off-policy cap", "path": "Model folder",
-    "train": "Training prompts", "eval": "Held-out prompts", "prompt_key": "Field of the prompt",
-    "answer_key": "Field of the answer", "samples": "Responses per prompt", "keep": "Keep",
+    "train": "Training prompts", "eval": "Held-out prompts", "prompt_key": "Column of the prompt",
+    "answer_key": "Column of the answer", "tags_key": "Column of tags", "reward_key": "Column of the reward's name",
+    "mapping": "Columns", "eval_mapping": "Columns of held-out prompts", "system": "System prompt",
+    "template": "Prompt template", "rewards": "Named rewards",
+    "samples": "Responses per prompt", "keep": "Keep",
     "wall_clock_s": "Wall-clock time", "rule": "Rollouts to keep", "advantages": "Advantages over",
     "gpus_per_node": "GPUs per node", "gpu_memory_utilization": "GPU memory for sampling",
     "max_prompt_tokens": "Longest prompt", "ray_address": "Ray job server", "overrides": "Other settings of verl",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pipeline.rewards.registry import RewardConfig, parts_of
@@ -15,33 +15,64 @@ _REMEMBERED = 200_000  # verdicts
 
 
 class Scorer:
-    """A run's reward, ready to score. Most verdicts take a look; what takes longer is asked at the parts' desks, each
+    """A run's rewards, ready to score. Most verdicts take a look; what takes longer is asked at the parts' desks, each
     question once, all of a batch side by side. Close it, or use it as a context: it may own processes."""
 
-    def __init__(self, config: RewardConfig, workers: int | None = None) -> None:
-        """workers: reward processes per part; unset means one a core. Raises ValueError when a part can't start."""
-        self.parts, self.judging = parts_of(config)
+    def __init__(
+        self, config: RewardConfig, workers: int | None = None, named: Mapping[str, RewardConfig] | None = None
+    ) -> None:
+        """workers: reward processes per part; unset means one a core. named: what scores responses that name a reward.
+        Raises ValueError when a part can't start."""
         workers = workers or os.cpu_count() or 1
-        self._asking = {part.reward.name: Asking(part.reward, workers) for part in self.parts}
-        self.close = weakref.finalize(self, _close, list(self._asking.values()))
+        self.rules: dict[str | None, Rule] = {}
+        for name, reward in [(None, config), *(named or {}).items()]:
+            self.rules[name] = Rule(reward, workers)
+        asking = [asking for rule in self.rules.values() for asking in rule.asking.values()]
+        self.close = weakref.finalize(self, _close, asking)
 
     def score(self, responses: Sequence[Response]) -> list[Score]:
-        """One score per response, in order."""
-        asked = {name: asking.ask(responses) for name, asking in self._asking.items()}
-        verdicts = {name: [f if isinstance(f, Verdict) else f.result() for f in found] for name, found in asked.items()}
-        return [self._sum({name: verdicts[name][i] for name in verdicts}) for i in range(len(responses))]
-
-    def _sum(self, verdicts: dict[str, Verdict]) -> Score:
-        # A failed part is NaN, and so is every sum with it.
-        reward = math.fsum(part.weight * verdicts[part.reward.name].value for part in self.parts)
-        judge = verdicts[self.judging]
-        return Score(reward, judge.judged, verdicts, judge.extracted)
+        """One score per response, in order. Raises KeyError for a reward that is not among those named."""
+        places: dict[str | None, list[int]] = {}
+        for i, response in enumerate(responses):
+            places.setdefault(response.reward, []).append(i)
+        # All are asked before any is waited for.
+        asked = {name: self.rules[name].ask([responses[i] for i in own]) for name, own in places.items()}
+        scores: dict[int, Score] = {}
+        for name, own in places.items():
+            scores |= zip(own, self.rules[name].scores(asked[name]), strict=True)
+        return [scores[i] for i in range(len(responses))]
 
     def __enter__(self) -> Scorer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_Asked = dict[str, list[Verdict | Future[Verdict]]]
+
+
+class Rule:
+    """One reward: its parts, and how their verdicts add up."""
+
+    def __init__(self, config: RewardConfig, workers: int) -> None:
+        self.parts, self.judging = parts_of(config)
+        self.asking = {part.reward.name: Asking(part.reward, workers) for part in self.parts}
+
+    def ask(self, responses: Sequence[Response]) -> _Asked:
+        """Of each part a verdict per response, or the promise of one."""
+        return {name: asking.ask(responses) for name, asking in self.asking.items()}
+
+    def scores(self, asked: _Asked) -> list[Score]:
+        verdicts = {name: [f if isinstance(f, Verdict) else f.result() for f in found] for name, found in asked.items()}
+        columns = zip(*verdicts.values(), strict=True)
+        return [self._sum(dict(zip(verdicts, column, strict=True))) for column in columns]
+
+    def _sum(self, verdicts: dict[str, Verdict]) -> Score:
+        # A failed part is NaN, and so is every sum with it.
+        reward = math.fsum(part.weight * verdicts[part.reward.name].value for part in self.parts)
+        judge = verdicts[self.judging]
+        return Score(reward, judge.judged, verdicts, judge.extracted)
 
 
 class Asking:

@@ -23,12 +23,14 @@ SHOWN = 300
 @dataclass(frozen=True, slots=True)
 class Response:
     """text: what the policy wrote, special tokens removed. answer: the prompt's reference answer. prompt: the prompt's
-    text. n_tokens: response tokens, the end-of-sequence token included; None where nobody counted."""
+    text. n_tokens: response tokens, the end-of-sequence token included; None where nobody counted. reward: which of the
+    config's named rewards scores it; None means the run's own."""
 
     text: str
     answer: str
     prompt: str = ""
     n_tokens: int | None = None
+    reward: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

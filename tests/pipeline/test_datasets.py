@@ -164,17 +164,22 @@ def test_what_is_written_is_a_prompt_set(tmp_path: Path) -> None:
         ("gsm8k", {"aime24": "good.jsonl"}, [], "aime24 is no source of gsm8k; it needs gsm8k-train, gsm8k-test"),
         ("polaris", {}, ["mnist"], "unknown source 'mnist'"),
         ("aime24", {"aime24": "absent.jsonl"}, [], "absent.jsonl cannot be read: "),
-        ("aime24", {"aime24": "good.csv"}, [], "good.csv: files end in .parquet, .jsonl, .json"),
+        ("aime24", {"aime24": "good.txt"}, [], "good.txt cannot be read: is of no known format; files end in .jsonl"),
         ("aime24", {"aime24": "columns.jsonl"}, [], "columns.jsonl: no row has a question"),
         ("aime24", {"aime24": "text.jsonl"}, [], "text.jsonl cannot be read: row 2: "),
-        ("aime24", {"aime24": "list.jsonl"}, [], "row 1: '[1]' is not an object"),
+        ("aime24", {"aime24": "list.jsonl"}, [], "row 1: is a list, not an object"),
         ("aime24", {"aime24": "text.parquet"}, [], "text.parquet cannot be read: "),
         ("aime24", {"aime24": "latin.jsonl"}, [], "latin.jsonl cannot be read: "),
     ],
 )
 def test_refused(name: str, files: dict[str, str], held_out: list[str], message: str, tmp_path: Path) -> None:
     good = '{"problem": "a?", "answer": "1"}\n'
-    for file, text in {"good.jsonl": good, "columns.jsonl": '{"text": "a"}', "text.jsonl": good + "a: 1"}.items():
+    for file, text in {
+        "good.jsonl": good,
+        "good.txt": good,
+        "columns.jsonl": '{"text": "a"}',
+        "text.jsonl": good + "a: 1",
+    }.items():
         (tmp_path / file).write_text(text)
     (tmp_path / "list.jsonl").write_text("[1]")
     (tmp_path / "text.parquet").write_text("no parquet")

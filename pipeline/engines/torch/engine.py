@@ -77,7 +77,7 @@ class Engine:
         self.prompts = prompts
         self._tokens_of: dict[str, list[int]] = {}
         self._text_of: dict[bytes, str] = {}
-        self.scorer = Scorer(config.reward)
+        self.scorer = Scorer(config.reward, named=config.rewards)
         update = config.update
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=update.lr, betas=(0.9, 0.999), weight_decay=update.weight_decay
@@ -140,10 +140,13 @@ class Engine:
     def _score(
         self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Sample]], scorer: Scorer | None = None
     ) -> list[Score]:
-        """Of all samples of all prompts, in order. scorer: None means the run's."""
+        """Of all samples of all prompts, in order. scorer: judges them all; None means the run's, which has the rewards
+        that prompts name."""
         return (scorer or self.scorer).score(
             [
-                Response(self.decode(s.tokens), prompt.answer, prompt.text, len(s.tokens))
+                Response(
+                    self.decode(s.tokens), prompt.answer, prompt.text, len(s.tokens), None if scorer else prompt.reward
+                )
                 for prompt, samples in zip(prompts, answers, strict=True)
                 for s in samples
             ]
@@ -153,9 +156,7 @@ class Engine:
         """Token ids of the prompt in the chat template, ready for the answer. Kept, for prompts come again."""
         tokens = self._tokens_of.get(prompt.id)
         if tokens is None:
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt.text}], tokenize=False, add_generation_prompt=True
-            )
+            text = self.tokenizer.apply_chat_template(prompt.chat, tokenize=False, add_generation_prompt=True)
             tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             if not tokens:
                 raise ValueError(f"prompt {prompt.id} has no tokens under this tokenizer")

@@ -98,15 +98,14 @@ def _check_prompts(config: RunConfig, settings: VerlEngine, folder: Path, prompt
             "engine.overrides.actor_rollout_ref.model.custom_chat_template",
         )
 
-    def n_tokens(text: str) -> int:
-        chat = [{"role": "user", "content": text}]
+    def n_tokens(chat: list[dict[str, str]]) -> int:
         whole = tokenizer.apply_chat_template(chat, chat_template=own, tokenize=False, add_generation_prompt=True)
         return len(tokenizer(str(whole), add_special_tokens=False)["input_ids"])
 
-    limit, around = settings.max_prompt_tokens, n_tokens("")
+    limit, around = settings.max_prompt_tokens, n_tokens([{"role": "user", "content": ""}])
     # A token is a byte at least, so that most prompts are known to fit without tokenising them.
-    maybe = [p for p in prompts if len(p.text.encode()) + around > limit]
-    long = sorted(((n, p.id) for p in maybe if (n := n_tokens(p.text)) > limit), reverse=True)
+    maybe = [p for p in prompts if p.messages or len(p.text.encode()) + around > limit]
+    long = sorted(((n, p.id) for p in maybe if (n := n_tokens(p.chat)) > limit), reverse=True)
     if long:
         some = ", ".join(f"{prompt} has {n}" for n, prompt in long[:SHOWN])
         raise ConfigProblems.one(

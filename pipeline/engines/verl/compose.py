@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import ConfigProblems, FieldProblem, Pods, RunConfig, VerlEngine, resolve
+from pipeline.config import ConfigProblems, DataConfig, FieldProblem, Pods, RunConfig, VerlEngine, resolve
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -23,9 +24,9 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 # Fields that verl has no key for, by prefix, and who uses them.
 OURS = {
-    "data.prompt_key": "pipeline.prompts",
-    "data.answer_key": "pipeline.prompts",
+    **{f"data.{name}": "pipeline.prompts" for name in DataConfig.model_fields if name not in ("train", "eval")},
     "reward": "pipeline.rewards, by the reward manager in reward.py",
+    "rewards": "the same",
     "method": "the allocator",
     "selection": "pipeline.step",
     "evaluation.every": "the trainer's loop",
@@ -214,7 +215,11 @@ def compose(config: RunConfig, run_dir: Path) -> DictConfig:
     for key, value in (chosen | overrides).items():
         OmegaConf.update(verl, key, value, merge=False, force_add=True)
     with open_dict(verl):
-        verl.trainer.v1.pilot_commit = {"run_dir": str(run_dir), "reward": config.reward.model_dump_json()}
+        verl.trainer.v1.pilot_commit = {
+            "run_dir": str(run_dir),
+            "reward": config.reward.model_dump_json(),
+            "rewards": json.dumps({name: reward.model_dump(mode="json") for name, reward in config.rewards.items()}),
+        }
     _check(verl)
     return verl
 

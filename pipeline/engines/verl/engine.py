@@ -231,14 +231,16 @@ class Engine:
 def row_of(index: int, prompt: Prompt) -> dict[str, Any]:
     """A prompt as verl's agent loops and reward managers know it."""
     return {
-        "raw_prompt": [{"role": "user", "content": prompt.text}],
+        "raw_prompt": prompt.chat,
         "data_source": "pilot_commit",
         "reward_model": {"style": "rule", "ground_truth": prompt.answer},
-        "extra_info": {"index": index, "id": prompt.id, "prompt": prompt.text, "tags": list(prompt.tags)},
+        "extra_info": {
+            "index": index, "id": prompt.id, "prompt": prompt.text, "tags": list(prompt.tags), "reward": prompt.reward,
+        },
         "index": index,
         "tools_kwargs": {},
         "interaction_kwargs": {},
-    }
+    }  # fmt: skip
 
 
 def group_of(request: Request, found: Sequence[Sample], step: int) -> Group:

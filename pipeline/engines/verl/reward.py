@@ -18,8 +18,10 @@ class RewardManager(RewardManagerBase):  # type: ignore[misc]
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **_: Any) -> None:
         """Raises ValueError when a part of the reward cannot start."""
         super().__init__(config, tokenizer, compute_score)
-        reward: RewardConfig = TypeAdapter(RewardConfig).validate_json(config.trainer.v1.pilot_commit.reward)
-        self.scorer = Scorer(reward, workers=max(1, (os.cpu_count() or 1) // int(config.reward.num_workers)))
+        ours = config.trainer.v1.pilot_commit
+        reward: RewardConfig = TypeAdapter(RewardConfig).validate_json(ours.reward)
+        named = TypeAdapter(dict[str, RewardConfig]).validate_json(ours.rewards)
+        self.scorer = Scorer(reward, max(1, (os.cpu_count() or 1) // int(config.reward.num_workers)), named)
 
     async def run_single(self, data: Any) -> dict[str, Any]:
         """data: the trajectories of one rollout. The last one's response is judged."""
@@ -29,8 +31,8 @@ class RewardManager(RewardManagerBase):  # type: ignore[misc]
         n_tokens = int(item.non_tensor_batch["response_len"])
         text = self.tokenizer.decode(item.batch["responses"][:n_tokens], skip_special_tokens=True)
         answer = item.non_tensor_batch["reward_model"]["ground_truth"]
-        prompt = item.non_tensor_batch["extra_info"]["prompt"]
-        (score,) = self.scorer.score([Response(text, answer, prompt, n_tokens)])
+        prompt = item.non_tensor_batch["extra_info"]
+        (score,) = self.scorer.score([Response(text, answer, prompt["prompt"], n_tokens, prompt["reward"])])
         told = {"score": score.reward, "acc": score.accuracy, "text": text}
         told |= {"verdicts": score.told, "extracted": score.extracted}
         return {"reward_score": score.reward, "reward_extra_info": told}
