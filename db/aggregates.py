@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from itertools import groupby
 from typing import NamedTuple
 
 from sqlalchemy import select, text
@@ -100,7 +101,12 @@ def difficulty(session: Session, run_id: uuid.UUID, *, parts: int, bins: int) ->
         "stages": ["pilot"] if run.method == "pilot_commit" else ["pilot", "commit"],
     }  # fmt: skip
     over_time = [RateCell(*row) for row in session.execute(_OVER_TIME, given)] if run.step else []
-    spend = [SpendCell(*row) for row in session.execute(_SPEND, given)]
+    spend = []
+    of_cell = groupby(session.execute(_SPEND, given), key=lambda row: (row.rate, row.visits))
+    for (rate, visits), rows in of_cell:
+        buckets, prompts, rollouts, tokens = zip(*(row[2:] for row in rows), strict=True)
+        most = buckets[prompts.index(max(prompts))]
+        spend.append(SpendCell(rate, visits, sum(prompts), sum(rollouts), sum(tokens), most))
     return Difficulty(1, run.step, every, over_time, spend)
 
 
@@ -143,10 +149,10 @@ _OVER_TIME = text(
 )
 _SPEND = text(
     """
-    SELECT least(floor(success_rate * :bins)::int, :bins - 1) AS rate, floor(log(2, visits))::int AS visits,
-        count(*), sum(rollouts)::bigint, sum(tokens)::bigint, mode() WITHIN GROUP (ORDER BY bucket)
+    SELECT least(floor(success_rate * :bins)::int, :bins - 1) AS rate, floor(log(2, visits))::int AS visits, bucket,
+        count(*), sum(rollouts)::bigint, sum(tokens)::bigint
     FROM prompt_states
     WHERE run_id = :run_id AND success_rate IS NOT NULL AND visits > 0
-    GROUP BY 1, 2 ORDER BY 1, 2
+    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
     """
 )

@@ -266,7 +266,7 @@ def prompts(
     if run.dataset_id is None:  # the trainer has not read its prompts yet
         return Prompts([], 0, None)
     matching = _matching(run, which)
-    total = session.scalar(select(func.count()).select_from(matching.order_by(None).subquery())) or 0
+    total = session.scalar(_count(run, which)) or 0
     key = _sort_key(sort, descending)
     ordered = matching.add_columns(key.label("sort_key"))
     if descending:
@@ -371,6 +371,22 @@ def _matching(run: Run, which: PromptFilter) -> Select[*tuple[Any, ...]]:
     if which.max_rate is not None:
         matching = matching.where(PromptState.success_rate <= which.max_rate)
     return matching
+
+
+def _count(run: Run, which: PromptFilter) -> Select[int]:
+    """How many prompts match: without the prompts' texts, or the states, where those do not matter."""
+    if which.search or which.tag is not None or which.bucket == "unseen":
+        return select(func.count()).select_from(_matching(run, which).subquery())
+    if which._replace(search=None) == _ALL:
+        return select(func.count()).where(Prompt.dataset_id == run.dataset_id)
+    states = [PromptState.run_id == run.id]
+    if which.bucket is not None:
+        states.append(PromptState.bucket == which.bucket)
+    if which.min_rate is not None:
+        states.append(PromptState.success_rate >= which.min_rate)
+    if which.max_rate is not None:
+        states.append(PromptState.success_rate <= which.max_rate)
+    return select(func.count()).where(*states)
 
 
 def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:

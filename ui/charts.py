@@ -17,6 +17,7 @@ import streamlit as st
 
 from api.schemas import BucketsAt, Difficulty, EvaluationOut, Flows, StepOut, Visit
 from ui import palette
+from ui.health import wilson
 
 MAX_POINTS = 160
 HEIGHT = 230
@@ -477,9 +478,12 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
     colours = {name: b.colour for name, b in palette.BUCKETS.items() if name != "unseen"}
     marks = sorted(thresholds.items())
     empty = [None] * len(marks)
+    intervals = [wilson(v.success_rate or 0.0, v.n - v.n_failed) for v in rows]
     table: Table = {
         "step": [*(v.step for v in rows), *empty],
         "rate": [*(v.success_rate for v in rows), *empty],
+        "low": [*(low for low, _ in intervals), *empty],
+        "high": [*(high for _, high in intervals), *empty],
         "stage": [*(v.stage for v in rows), *empty],
         "bucket": [*(v.bucket for v in rows), *empty],
         "rollouts": [*(v.n for v in rows), *empty],
@@ -517,6 +521,14 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
             },
             {
                 "transform": is_visit,
+                "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.35},
+                "encoding": {
+                    "x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"},
+                    "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
+                },
+            },
+            {
+                "transform": is_visit,
                 "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
                 "encoding": {
                     "x": x, "y": y, "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
@@ -530,7 +542,8 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
                     },
                     "tooltip": [
                         _tip("step", "step", ",d"), _tip("stage", "stage"), _tip("bucket", "bucket after it"),
-                        _tip("rate", "success rate", ".1%"), _tip("variance", "reward variance", ".3f"),
+                        _tip("rate", "success rate", ".1%"), _tip("low", "95 % from", ".1%"),
+                        _tip("high", "to", ".1%"), _tip("variance", "reward variance", ".3f"),
                         _tip("rollouts", "rollouts", ",d"), _tip("tokens", "tokens", ",d"),
                     ],
                 },

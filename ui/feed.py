@@ -4,7 +4,8 @@ A poll costs one small request. Only when it shows that something happened are t
 known step on. A new attempt may repeat steps, so it starts the series afresh. Of long runs the charts have a series
 that the API has thinned; the newest steps are there in full.
 
-The parts of the page that are drawn less often fetch what only they need (`spend`, `flows`) when they are drawn.
+The parts of the page that are drawn less often fetch what only they need when they are drawn: `flows`, `spend`,
+`teach`.
 """
 
 from __future__ import annotations
@@ -60,8 +61,12 @@ class RunFeed:
         self._fetch(lambda: self._refresh(api))
 
     def spend(self, api: Client) -> None:
-        """Brings the ledger and the prompts that teach up to date."""
+        """Brings the ledger, and the price of an hour, up to date."""
         self._fetch(lambda: self._spend(api))
+
+    def teach(self, api: Client) -> None:
+        """Brings the prompts that were trained on most recently up to date."""
+        self._fetch(lambda: self._teach(api))
 
     def flows(self, api: Client, last: int | None) -> None:
         """Brings the flows between buckets up to date: of so many last steps, or of all."""
@@ -120,8 +125,13 @@ class RunFeed:
         if self.run is None or (seen := self._now(self.run)) == self._seen.get("spend"):
             return
         self.ledger = api.ledger(self.run_id)
-        self.taught = api.prompts(self.run_id, bucket="committed", sort="-step", limit=RECENT_PROMPTS).prompts
         self._seen["spend"] = seen
+
+    def _teach(self, api: Client) -> None:
+        if self.run is None or (seen := self._now(self.run)) == self._seen.get("taught"):
+            return
+        self.taught = api.prompts(self.run_id, bucket="committed", sort="-step", limit=RECENT_PROMPTS).prompts
+        self._seen["taught"] = seen
 
     def _flows(self, api: Client, last: int | None) -> None:
         if self.run is None or (seen := (last, *self._now(self.run))) == self._seen.get("flows"):

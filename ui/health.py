@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +25,15 @@ class Finding:
 def mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
+
+
+def wilson(rate: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson score interval of a success rate that was seen in n rollouts; z = 1.96: 95 %."""
+    if n < 1:
+        return 0.0, 1.0
+    centre, spread = rate + z * z / (2 * n), z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    whole = 1 + z * z / n
+    return max(0.0, (centre - spread) / whole), min(1.0, (centre + spread) / whole)
 
 
 PACE_STEPS = 20

@@ -11,12 +11,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from db import ingest as tables
 from db import leases, runs
-from db.models import Run
+from db.models import PromptVisit, Run
 from pipeline.config import parse_config
 from pipeline.events import (
     AnyEvent,
@@ -28,6 +30,7 @@ from pipeline.events import (
     StepFinished,
     VisitRecord,
 )
+from pipeline.rollouts import SCHEMA
 from worker.ingest import ingest
 
 TTL = dt.timedelta(hours=1)
@@ -121,6 +124,29 @@ class Story:
                 {"last": self.step, "pace": dt.timedelta(seconds=step_seconds), "id": self.id},
             )
         return self
+
+    def leave_rollouts(self, home: Path, prompt: str) -> None:
+        """The Parquet files of a prompt's visits, as the trainer would have left them."""
+        with Session(self.engine) as session:
+            visits = session.scalars(
+                sa.select(PromptVisit).where(PromptVisit.run_id == self.id, PromptVisit.prompt_id == prompt)
+            ).all()
+        steps: dict[int, list[dict[str, Any]]] = {}
+        for visit in visits:
+            for i in range(visit.n):
+                right = i < round((visit.success_rate or 0.0) * visit.n)
+                end = "so the answer is 12." if right else "so I would say that the answer is 13 <or so>."
+                steps.setdefault(visit.step, []).append(
+                    {
+                        "step": visit.step, "prompt_id": prompt, "stage": visit.stage, "reward": float(right),
+                        "response": f"First we add both numbers ({i}), {end}", "success": float(right),
+                        "verdicts": None, "n_tokens": 11, "logprob": -3.3,
+                    }
+                )  # fmt: skip
+        for step, rows in steps.items():
+            path = home / "runs" / str(self.id) / "rollouts" / f"step_{step:06d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
 
     def now(self) -> Run:
         with Session(self.engine, expire_on_commit=False) as session:

@@ -18,7 +18,7 @@ from pipeline import config as run_config
 from pipeline import rundir
 from tests.api.served import ApiServer, make_token
 from tests.ui.story import Story
-from ui import charts
+from ui import charts, health
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 
@@ -301,7 +301,7 @@ def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytes
     asked.clear()
     running.train(1)
     checked(app.run())
-    assert asked == [str(running.id), "alerts", "metrics 12", "buckets 12", "ledger", "prompts", "flows 0"]
+    assert asked == [str(running.id), "alerts", "metrics 12", "buckets 12", "flows 0", "ledger", "prompts"]
 
 
 # Prompts
@@ -309,6 +309,7 @@ def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytes
 
 def test_prompts(api: ApiServer, running: Story) -> None:
     app = open_page("prompts", run=str(running.id))
+    assert len(app.get("vega_lite_chart")) == 2, "the difficulty map"
     links = app.get("page_link")
     assert len(links) == 1 + 25 and "of 200 prompts" in app.caption[0].value
     (following,) = (b for b in app.button if b.label == "Next")
@@ -319,6 +320,27 @@ def test_prompts(api: ApiServer, running: Story) -> None:
     assert f"of {deferred} prompts" in app.caption[0].value, "a filter begins on the first page"
     checked(app.text_input(key="search").set_value("no such words").run())
     assert "No prompt matches" in html(app)
+
+
+def test_prompts_are_filtered_and_taken_away(api: ApiServer, running: Story, tmp_path: Path) -> None:
+    run = str(running.id)
+    with Client(api.url, api.token) as client:
+        rows = client.prompts(run, limit=500).prompts
+        wanted = [r.id for r in rows if r.success_rate is not None and r.success_rate >= 0.5 and "digits3" in r.tags]
+        app = open_page("prompts", run=run, tag="digits3")
+        app = checked(app.slider(key="rate").set_range(50, 100).run())
+        assert wanted and f"of {len(wanted)} prompts" in app.caption[0].value
+        assert [button.proto.label for button in app.get("download_button")] == ["JSONL", "Parquet"]
+        taken = client.export_prompts(run, "jsonl", tag="digits3", min_rate=0.5).splitlines()
+    assert sorted(json.loads(line)["id"] for line in taken) == sorted(wanted)
+    app = checked(app.slider(key="rate").set_range(0, 1).run())
+    app = checked(app.pills(key="bucket").set_value("evicted").run())
+    assert "No prompt matches" in html(app)
+
+
+def test_no_prompts_yet(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    page = html(open_page("prompts", run=str(Story(engine, config).id)))
+    assert "No prompts yet" in page and "No group has been judged yet." in page and "No prompt has been visited" in page
 
 
 def test_prompts_by_deep_link(api: ApiServer, running: Story) -> None:
@@ -333,6 +355,24 @@ def test_a_prompt_with_history(api: ApiServer, running: Story) -> None:
     page = html(app)
     assert "What is" in page and f">{row.answer}</pre>" in page and f"</i>{row.bucket}" in page
     assert len(app.get("vega_lite_chart")) == 1 and "commit" in page and "bucket after it" in page
+
+
+def test_the_rollouts_of_a_prompt(api: ApiServer, running: Story, tmp_path: Path) -> None:
+    with Client(api.url, api.token) as client:
+        rows = client.prompts(running.id, sort="-visits", limit=200).prompts
+        row = next(r for r in rows if r.visits > 1 and r.success_rate is not None and 0 < r.success_rate < 1)
+    app = open_page("prompt", run=str(running.id), prompt=row.id)
+    assert "The rollouts of this step are not kept." in html(app)
+    running.leave_rollouts(tmp_path / "home", row.id)
+    app = checked(app.run())
+    page = html(app)
+    assert "reward 1" in page and "reward 0" in page and "-0.300 a token" in page
+    assert "<ins>" in page and "<del>" in page and "13 &lt;or so&gt;" in page, "a right and a wrong one, compared"
+    low, high = health.wilson(row.success_rate or 0, 24)
+    newest = f"of step {row.step:,}"
+    assert newest in page and low < (row.success_rate or 0) < high
+    (older,) = (b for b in app.button if b.label == "Older")
+    assert older.disabled or newest not in html(checked(older.click().run()))
 
 
 def test_an_unseen_prompt(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from api.schemas import Alert, EvaluationOut, FateCount, Ledger, PromptRow, RunDetail, StepOut
 from pipeline.config import RunConfig
-from ui import form, health, text
+from ui import diff, form, health, text
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -255,8 +255,29 @@ def test_time_left_follows_the_first_budget_to_run_out() -> None:
 
 def test_the_dashboard_imports_neither_torch_nor_the_database() -> None:
     code = (
-        "import sys, ui.blocks, ui.charts, ui.connection, ui.draft, ui.feed, ui.form, ui.health, ui.palette, ui.text; "
+        "import sys, ui.blocks, ui.charts, ui.connection, ui.diff, ui.draft, ui.feed, ui.form, ui.health, ui.palette, "
+        "ui.text; "
         "print([m for m in ('torch', 'transformers', 'sqlalchemy', 'psycopg', 'celery', 'pandas') if m in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]", shown.stdout
+
+
+def test_the_interval_of_a_success_rate() -> None:
+    """Against Wilson's published example values, and at the ends, where a normal interval has no width."""
+    low, high = health.wilson(0.5, 10)
+    assert (round(low, 3), round(high, 3)) == (0.237, 0.763)
+    low, high = health.wilson(1.0, 8)
+    assert (round(low, 3), high) == (0.676, 1.0)
+    assert health.wilson(0.0, 0) == (0.0, 1.0)
+
+
+def test_words_that_differ() -> None:
+    assert diff.words("a < b, so 12", "a < b, so 13") == "a &lt; b, so <ins>12</ins><del>13</del>"
+    assert diff.words("same", "same") == "same"
+
+
+def test_sizes() -> None:
+    assert [text.size(n) for n in (0, 999, 1000, 1_300_000, 9.995e5, 2.5e9)] == [
+        "0 B", "999 B", "1 kB", "1.3 MB", "1 MB", "2.5 GB",
+    ]  # fmt: skip

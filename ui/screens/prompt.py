@@ -6,10 +6,14 @@ from html import escape
 
 import streamlit as st
 
-from api.schemas import PromptHistory, RunDetail, Visit
-from ui import blocks, charts, palette, text
+from api.schemas import PromptHistory, RolloutOut, RunDetail, Visit
+from ui import blocks, charts, diff, health, palette, text
 from ui.connection import api_errors, client
 from ui.form import lookup
+
+SHOWN = 32  # rollouts
+MOST_CHARACTERS = 4000  # of a response
+VISITS_SHOWN = 200
 
 
 def render() -> None:
@@ -40,45 +44,137 @@ def _page(run: RunDetail, history: PromptHistory) -> None:
             f'<pre class="pc-text">{escape(prompt.answer)}</pre>'
         )
         meters = [
-            blocks.meter("success rate", text.percent(prompt.success_rate, 0), "last visit"),
+            blocks.meter("success rate", text.percent(prompt.success_rate, 0), _interval(history.visits)),
             blocks.meter("visits", text.hover(prompt.visits)),
             blocks.meter("rollouts", text.hover(prompt.rollouts)),
             blocks.meter("tokens", text.hover(prompt.tokens)),
         ]
         st.html(f'<div class="pc-meters pc-few">{"".join(meters)}</div>')
     with right:
-        st.html('<div class="pc-heading"><h2>History</h2><span>success rate at every visit</span></div>')
+        st.html(
+            '<div class="pc-heading"><h2>History</h2>'
+            "<span>success rate at every visit, and its 95 % interval</span></div>"
+        )
         names = ("p_lower", "p_upper", "p_solve")
         found = {name: lookup(run.config, f"method.{name}") for name in names}
         charts.visits(history.visits, {name: float(v) for name, v in found.items() if v is not None})
-    _visits(history.visits)
+    if history.visits:
+        st.fragment(_rollouts)(str(run.id), prompt.id)
+    _visits(history)
 
 
-def _visits(visits: list[Visit]) -> None:
+def _interval(visits: list[Visit]) -> str:
+    """Of the last visit that had rewards."""
+    known = [v for v in visits if v.success_rate is not None]
+    if not known:
+        return "not sampled yet"
+    low, high = health.wilson(known[-1].success_rate or 0.0, known[-1].n - known[-1].n_failed)
+    return f"95 %: {100 * low:.0f}–{100 * high:.0f} %, last visit"
+
+
+def _rollouts(run_id: str, prompt_id: str) -> None:
+    """What the policy answered, one visited step at a time, and a right against a wrong answer."""
+    before: list[int | None] = st.session_state.setdefault(f"prompt.before.{run_id}.{prompt_id}", [None])
+    with st.container(border=True), api_errors():
+        page = client().prompt_rollouts(run_id, prompt_id, before[-1], steps=1)
+        found = page.rollouts
+        step = found[0].step if found else page.missing[0] if page.missing else None
+        with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+            words = f"of step {step:,}, {len(found)} in all" if step is not None else ""
+            st.html(f'<div class="pc-heading"><h2>Rollouts</h2><span>{words}</span></div>')
+            with st.container(horizontal=True, width="content"):
+                st.button(
+                    "Newer", icon=":material/chevron_left:", disabled=len(before) == 1, on_click=before.remove,
+                    args=(before[-1],),
+                )  # fmt: skip
+                st.button(
+                    "Older", icon=":material/chevron_right:", disabled=page.next_step is None,
+                    on_click=before.append, args=(page.next_step,),
+                )  # fmt: skip
+        if not found:
+            st.html('<div class="pc-placeholder" style="height:60px">The rollouts of this step are not kept.</div>')
+            return
+        _answers(found)
+        _compared(found)
+
+
+def _answers(found: list[RolloutOut]) -> None:
+    items = []
+    for number, rollout in enumerate(found[:SHOWN], 1):
+        per_token = "" if rollout.logprob is None else f"log-prob {rollout.logprob:.2f}, {_per_token(rollout)} a token"
+        failed = rollout.reward is None
+        level = "warn" if failed else "good" if _right(rollout) else "bad"
+        reward = "no reward" if failed else f"reward {text.number(rollout.reward)}"
+        verdicts = f'<pre class="pc-verdicts">{escape(rollout.verdicts)}</pre>' if rollout.verdicts else ""
+        shown = text.shorten(rollout.response, 90)
+        items.append(
+            f'<details><summary><span class="pc-finding pc-{level}">{number}. {escape(rollout.stage)} · {reward}'
+            "</span> "
+            f'<small>{rollout.n_tokens:,} tokens · {per_token}</small> <code>{escape(shown)}</code></summary>'
+            f'<pre class="pc-text">{escape(_cut(rollout.response))}</pre>{verdicts}</details>'
+        )  # fmt: skip
+    more = f'<div class="pc-facts">The first {SHOWN} of {len(found)}.</div>' if len(found) > SHOWN else ""
+    st.html(f'<div class="pc-rollouts">{"".join(items)}</div>{more}')
+
+
+def _compared(found: list[RolloutOut]) -> None:
+    right = [i for i, r in enumerate(found) if _right(r)]
+    wrong = [i for i, r in enumerate(found) if r.reward is not None and not _right(r)]
+    if not right or not wrong:
+        which = "right" if right else "wrong" if wrong else "without a reward"
+        st.html(f'<div class="pc-facts">All are {which}: there is nothing to compare.</div>')
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.html('<div class="pc-heading"><h2>Right against wrong</h2></div>', width="content")
+        chosen = [
+            st.selectbox(label, options, format_func=lambda i: f"{i + 1}.", key=f"compare-{label}", width=110)
+            for label, options in (("Right", right), ("Wrong", wrong))
+        ]
+    a, b = (_cut(found[i].response) for i in chosen)
+    st.html(f'<pre class="pc-text pc-diff">{diff.words(a, b)}</pre>')
+    st.html('<div class="pc-facts"><ins>only in the right one</ins> · <del>only in the wrong one</del></div>')
+
+
+def _right(rollout: RolloutOut) -> bool:
+    return (rollout.success or 0.0) >= 0.5
+
+
+def _per_token(rollout: RolloutOut) -> str:
+    return f"{(rollout.logprob or 0.0) / max(1, rollout.n_tokens):.3f}"
+
+
+def _cut(response: str) -> str:
+    over = len(response) - MOST_CHARACTERS
+    return response if over <= 0 else f"{response[:MOST_CHARACTERS]}\n… and {over:,} characters more"
+
+
+def _visits(history: PromptHistory) -> None:
+    visits, moves = history.visits, history.moves
     if not visits:
         return
     rows = [
-        [
-            f"{v.step:,}", escape(v.stage), text.number(v.n), text.number(v.n_failed) if v.n_failed else "",
-            text.percent(v.success_rate, 0), text.number(v.reward_variance), text.hover(v.tokens),
-            blocks.bucket_chip(v.bucket), str(v.attempt),
-        ]
-        for v in reversed(visits[-200:])
+        (
+            (v.step, 1 + at),
+            [
+                f"{v.step:,}", escape(v.stage), text.number(v.n), text.number(v.n_failed) if v.n_failed else "",
+                text.percent(v.success_rate, 0), text.number(v.reward_variance), text.hover(v.tokens),
+                blocks.bucket_chip(v.bucket), str(v.attempt),
+            ],
+        )
+        for at, v in enumerate(visits)
     ]  # fmt: skip
-    head = [
-        "step",
-        "stage",
-        "rollouts",
-        "no reward",
-        "success rate",
-        "variance",
-        "tokens",
-        "bucket after it",
-        "attempt",
+    empty = [""] * 5
+    rows += [
+        ((m.step, 0), [f"{m.step:,}", "grew too old", *empty, blocks.bucket_chip(m.bucket), str(m.attempt)])
+        for m in moves
     ]
+    shown = [cells for _, cells in sorted(rows, reverse=True)[:VISITS_SHOWN]]
+    head = [
+        "step", "stage", "rollouts", "no reward", "success rate", "variance", "tokens", "bucket after it", "attempt",
+    ]  # fmt: skip
     with st.container(border=True):
-        st.html('<div class="pc-heading"><h2>Visits</h2><span>newest first</span></div>')
-        blocks.table(head, rows, right=(0, 2, 3, 4, 5, 6, 8), caption="Visits")
+        st.html('<div class="pc-heading"><h2>Visits and moves</h2><span>newest first</span></div>')
+        blocks.table(head, shown, right=(0, 2, 3, 4, 5, 6, 8), caption="Visits")
 
 
 render()

@@ -1,19 +1,26 @@
-"""The prompts of a run: which are too hard, too easy or just right, and what each has cost. Paged by the API."""
+"""The prompts of a run: which are too hard, too easy or just right, and what each has cost.
+
+The API adds up and pages; what is shown can be taken away as the prompt set of the next run.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
+from typing import TypedDict
 
 import streamlit as st
 
-from api.schemas import PromptPage, PromptRow, RunDetail
-from ui import blocks, palette, text
+from api.schemas import Difficulty, PromptPage, PromptRow, RunDetail
+from ui import blocks, charts, palette, text
 from ui.connection import api_errors, client
 
 PAGE_SIZE = 25
+MAP_PARTS, MAP_BINS = 40, 16
 SORTS = {
     "-visits": "most visited",
     "-rollouts": "most rollouts",
+    "-tokens": "most tokens",
     "success_rate": "hardest",
     "-success_rate": "easiest",
     "-step": "latest",
@@ -37,36 +44,19 @@ def _page(run_id: str, run: RunDetail) -> None:
         "screens/run.py", label=text.markdown(run.name), icon=":material/arrow_back:", query_params={"run": run_id}
     )
     st.title("Prompts", anchor=False)
-    st.html(f"<style>{_pill_colours()}</style>")
-    bucket = st.pills(
-        "Bucket",
-        list(palette.BUCKETS),
-        format_func=lambda name: f"{name} {text.number(run.buckets.get(name, 0))}",
-        key="bucket",
-        bind="query-params",
-        label_visibility="collapsed",
-        on_change=_first_page,
-    )
-    st.html(blocks.bucket_bar(run.buckets).replace("pc-stack", "pc-stack pc-thick"))
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        search = st.text_input(
-            "Search",
-            placeholder="words of the prompt",
-            key="search",
-            bind="query-params",
-            on_change=_first_page,
-            width=360,
-        )
+    _map(run)
+    which = _selection(run)
+    cursors: list[str | None] = st.session_state.setdefault(f"prompts.cursors.{run_id}", [None])
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         sort = st.selectbox(
             "Order", list(SORTS), format_func=SORTS.__getitem__, key="sort", bind="query-params", width=200,
-            on_change=_first_page,
+            on_change=_first_page, label_visibility="collapsed",
         )  # fmt: skip
-    cursors: list[str | None] = st.session_state.setdefault(f"prompts.cursors.{run_id}", [None])
-    page = client().prompts(
-        run_id, bucket=bucket, search=search or None, sort=sort, limit=PAGE_SIZE, cursor=cursors[-1]
-    )
+        with st.container(horizontal=True, width="content", vertical_alignment="center"):
+            _export(run_id, which)
+    page = client().prompts(run_id, **which, sort=sort, limit=PAGE_SIZE, cursor=cursors[-1])
     if not page.prompts:
-        _nothing(run, bucket is not None or bool(search))
+        _nothing(run, any(value is not None for value in which.values()))
         return
     with st.container(key="prompts-table", gap=None):
         head = "".join(f"<span>{h}</span>" for h in HEAD)
@@ -76,19 +66,105 @@ def _page(run_id: str, run: RunDetail) -> None:
     _paging(page, cursors)
 
 
+class Selection(TypedDict):
+    """Which prompts are shown, as the API takes it."""
+
+    bucket: str | None
+    search: str | None
+    tag: str | None
+    min_rate: float | None
+    max_rate: float | None
+
+
+def _selection(run: RunDetail) -> Selection:
+    st.html(f"<style>{_pills(run.buckets)}</style>")
+    bucket = st.pills(
+        "Bucket",
+        list(palette.BUCKETS),
+        key="bucket",
+        bind="query-params",
+        label_visibility="collapsed",
+        on_change=_first_page,
+    )
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        search = st.text_input(
+            "Search", placeholder="words of the prompt", key="search", bind="query-params", on_change=_first_page,
+            width=300,
+        )  # fmt: skip
+        tag = st.selectbox(
+            "Tag", _tags(str(run.id), run.dataset_id), index=None, key="tag", bind="query-params", placeholder="any",
+            on_change=_first_page, width=200,
+        )  # fmt: skip
+        low, high = st.slider(
+            "Success rate at the last visit", 0, 100, (0, 100), format="%d %%", key="rate", bind="query-params",
+            on_change=_first_page, width=260,
+        )  # fmt: skip
+    return {
+        "bucket": bucket,
+        "search": search or None,
+        "tag": tag,
+        "min_rate": low / 100 if low > 0 else None,
+        "max_rate": high / 100 if high < 100 else None,
+    }
+
+
+def _map(run: RunDetail) -> None:
+    """The difficulty of the whole set: how it moved over the run, and what was spent on what."""
+    found = _difficulty(str(run.id), run.attempt, run.step)
+    left, right = st.columns(2, border=True)
+    with left:
+        some = "" if found.every == 1 else f", of every {found.every}th step"
+        st.html(
+            '<div class="pc-heading"><h2>Difficulty over time</h2>'
+            f"<span>success rates of judged groups{some}; darker: more of them</span></div>"
+        )
+        charts.rates_over_time(found, MAP_PARTS, MAP_BINS)
+    with right, st.container(gap="small"):
+        with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+            st.html('<div class="pc-heading"><h2>Difficulty against spend</h2><span>colour: most are</span></div>')
+            size = st.segmented_control(
+                "Circle", ("prompts", "tokens"), default="prompts", key="circle", bind="query-params", required=True,
+                label_visibility="collapsed", help="What a circle's area stands for",
+            )  # fmt: skip
+        charts.spend_map(found, MAP_BINS, size)
+
+
+@st.cache_data(show_spinner=False, max_entries=32)
+def _difficulty(run_id: str, attempt: int, step: int) -> Difficulty:
+    """The same for everybody, until the next step."""
+    return client().difficulty(run_id, MAP_PARTS, MAP_BINS)
+
+
+@st.cache_data(show_spinner=False, max_entries=32)
+def _tags(run_id: str, dataset_id: str | None) -> list[str]:
+    """The most frequent ones first."""
+    return [tag.tag for tag in client().prompt_tags(run_id).tags]
+
+
+def _export(run_id: str, which: Selection) -> None:
+    """The selection as the training prompts of another run; made when it is asked for."""
+    for form, label in (("jsonl", "JSONL"), ("parquet", "Parquet")):
+        st.download_button(
+            label, partial(client().export_prompts, run_id, form, **which), file_name=f"prompts-{run_id[:8]}.{form}",
+            key=f"export-{form}", icon=":material/download:",
+            help="This selection as a file: data.train of the next run",
+        )  # fmt: skip
+
+
 def _nothing(run: RunDetail, filtered: bool) -> None:
     if filtered:
-        blocks.empty("No prompt matches", "Clear the search or choose another bucket.")
+        blocks.empty("No prompt matches", "Clear the search, or widen bucket, tag and success rate.")
     elif run.dataset_id is None:
         blocks.empty("No prompts yet", "The trainer has not loaded its prompt set. Come back in a few seconds.")
     else:
         blocks.empty("No prompts", "This run's prompt set is empty.")
 
 
-def _pill_colours() -> str:
-    """A square in the bucket's colour before each pill."""
+def _pills(counts: dict[str, int]) -> str:
+    """A square in the bucket's colour before each pill, and its count behind: the label itself is in the address."""
     return "".join(
         f".st-key-bucket button:nth-of-type({i})::before {{ background: {bucket.colour}; }}"
+        f".st-key-bucket button:nth-of-type({i})::after {{ content: '{text.number(counts.get(bucket.name, 0))}'; }}"
         for i, bucket in enumerate(palette.BUCKETS.values(), 1)
     )
 

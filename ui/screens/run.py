@@ -1,14 +1,16 @@
 """One run on one screen: is it healthy, what is it spending, which prompts teach it?
 
-The page is made of four fragments with timers of their own while the run lives: the head follows every two seconds,
+The page is made of fragments with timers of their own while the run lives: the head follows every two seconds,
 what is larger or costs the database more comes less often. Each draws the same elements in the same places each time,
 and keeps the last known numbers when the API is away.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from html import escape
+from typing import Any
 
 import streamlit as st
 
@@ -18,7 +20,7 @@ from ui import blocks, charts, health, palette, text
 from ui.connection import client, show_lost, show_refused
 from ui.feed import RunFeed, feed_of
 
-HEAD_S, CHARTS_S, SPEND_S = 2, 4, 6  # between two refreshes of each part
+HEAD_S, CHARTS_S, SPEND_S = 2, 4, 6  # seconds between two refreshes of each part
 SPARK_POINTS = 24
 TAUGHT_ROWS = 5
 FLOW_STEPS = {"last 20": 20, "last 100": 100, "last 500": 500, "whole run": None}
@@ -36,15 +38,25 @@ def render() -> None:
     feed = feed_of(run_id)
     if feed.run is None:
         feed.refresh(client())
-    live = feed.live
-    for part, seconds in ((_head, HEAD_S), (_charts, CHARTS_S), (_spend, SPEND_S), (_below, HEAD_S)):
-        st.fragment(part, run_every=seconds if live else None)(run_id, live)
+    live, known = feed.live, feed.run is not None
+
+    def part(draw: Callable[..., None], seconds: float, *given: Any) -> None:
+        st.fragment(draw, run_every=seconds if live else None)(run_id, *given)
+
+    part(_head, HEAD_S, live, known)
+    if not known:
+        return
+    part(_charts, CHARTS_S)
+    for column, draw in zip(st.columns(3, border=True), (_flow, _ledger, _taught), strict=True):
+        with column:
+            part(draw, SPEND_S)
+    part(_below, CHARTS_S)
 
 
-def _head(run_id: str, polled: bool) -> None:
+def _head(run_id: str, polled: bool, known: bool) -> None:
     feed = feed_of(run_id)
     feed.refresh(client())
-    if feed.live != polled:
+    if feed.live != polled or (feed.run is not None) != known:
         st.rerun()  # the whole page, with or without the timers
     banner = st.empty()
     if feed.lost:
@@ -69,11 +81,10 @@ def _head(run_id: str, polled: bool) -> None:
         _tiles(feed, run)
 
 
-def _charts(run_id: str, polled: bool) -> None:
+def _charts(run_id: str) -> None:
     """What moves with every step and needs nothing that the head has not fetched."""
     feed = feed_of(run_id)
-    if feed.run is None:
-        return
+    assert feed.run is not None
     steps, history = _steps(feed), [feed.buckets[s] for s in sorted(feed.buckets)]
     left, middle, right = st.columns(3, border=True)
     with left:
@@ -91,35 +102,29 @@ def _charts(run_id: str, polled: bool) -> None:
         charts.buckets(history)
 
 
-def _spend(run_id: str, polled: bool) -> None:
-    """What is added up in the database: flows, spend, and the prompts that teach."""
+def _flow(run_id: str) -> None:
     feed = feed_of(run_id)
-    if feed.run is None:
-        return
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        _heading("Bucket flow", "who moved")
+        steps = st.selectbox(
+            "Steps", list(FLOW_STEPS), key="flow", bind="query-params", label_visibility="collapsed", width=130
+        )
+    feed.flows(client(), FLOW_STEPS[steps])
+    charts.flows(feed.moved)
+
+
+def _ledger(run_id: str) -> None:
+    feed = feed_of(run_id)
+    assert feed.run is not None
     feed.spend(client())
-    left, middle, right = st.columns(3, border=True)
-    with left:
-        with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-            _heading("Bucket flow", "who moved")
-            steps = st.selectbox(
-                "Steps", list(FLOW_STEPS), key="flow", bind="query-params", label_visibility="collapsed", width=130
-            )
-        feed.flows(client(), FLOW_STEPS[steps])
-        charts.flows(feed.moved)
-    with middle:
-        _heading("Spend", "by what became of it")
-        blocks.ledger_table(feed.ledger, _hours(feed.run), feed.settings)
-    with right:
-        last = f", of the last {len(feed.taught)} trained" if len(feed.taught) > 1 else ""
-        _heading("Prompts that teach", f"by variance{last}")
-        _taught(feed, feed.run)
+    _heading("Spend", "by what became of it")
+    blocks.ledger_table(feed.ledger, _hours(feed.run), feed.settings)
 
 
-def _below(run_id: str, polled: bool) -> None:
+def _below(run_id: str) -> None:
     """One of the details: only what is looked at is sent."""
     feed = feed_of(run_id)
-    if feed.run is None:
-        return
+    assert feed.run is not None
     chosen = st.segmented_control(
         "Details", BELOW, default=BELOW[0], key="below", bind="query-params", label_visibility="collapsed",
         required=True,
@@ -297,7 +302,11 @@ def _tiles(feed: RunFeed, run: RunDetail) -> None:
                 blocks.bucket_tile(name, run.buckets.get(name, 0), total, change, series)
 
 
-def _taught(feed: RunFeed, run: RunDetail) -> None:
+def _taught(run_id: str) -> None:
+    feed = feed_of(run_id)
+    feed.teach(client())
+    last = f", of the last {len(feed.taught)} trained" if len(feed.taught) > 1 else ""
+    _heading("Prompts that teach", f"by variance{last}")
     if not feed.taught:
         charts.placeholder("No prompt has been trained on yet.", 200)
         return
