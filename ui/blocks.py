@@ -134,19 +134,19 @@ def ledger_table(ledger: Ledger | None, hours: float = 0.0, settings: SettingsOu
     known = [name for name in palette.FATES if name in spent] + [n for n in spent if n not in palette.FATES]
 
     def row(fate: FateCount, name: str) -> list[str]:
-        share = fate.rollouts / total.rollouts
+        share = f'title="{text.percent(fate.rollouts / total.rollouts)} of all, {text.exact(fate.rollouts)}"'
         cost = hours * (fate.tokens / total.tokens if total.tokens else 0.0)
         money = [] if price is None else [text.number(round(cost * price, 2))]
-        faint = f'<span class="pc-faint">{text.percent(share, 0)}</span>'
-        return [name, text.hover(fate.rollouts), faint, text.hover(fate.tokens), text.number(round(cost, 2)), *money]
+        rollouts = f"<span {share}>{text.number(fate.rollouts)}</span>"
+        return [name, rollouts, text.hover(fate.tokens), text.number(round(cost, 2)), *money]
 
     rows = [row(spent[name], _fate_name(name)) for name in known]
-    rows.append([f"<b>{cell}</b>" if at != 2 else "" for at, cell in enumerate(row(total, "sampled"))])
+    rows.append([f"<b>{cell}</b>" for cell in row(total, "sampled")])
     st.html(_fate_bar([spent[n] for n in known], total.rollouts))
     money = [escape(settings.currency)] if settings and price is not None else []
     table(
-        ["fate", "rollouts", "", "tokens", '<span title="device-hours, shared by tokens">hours</span>', *money], rows,
-        right=(1, 2, 3, 4, 5), caption="Spend by fate",
+        ["fate", "rollouts", "tokens", '<span title="device-hours, shared by tokens">hours</span>', *money], rows,
+        right=(1, 2, 3, 4), caption="Spend by fate",
     )  # fmt: skip
 
 

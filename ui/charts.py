@@ -339,7 +339,7 @@ def variance(steps: Sequence[StepOut]) -> None:
             _crosshair(x, tips),
         ]
     }
-    draw("chart-variance", table, spec, "Reward variance of trained groups and of uniform sampling over steps")
+    draw("chart-variance", table, spec, "Reward variance of trained groups and of uniform sampling over steps", 260)
 
 
 def phases(steps: Sequence[StepOut], height: int = 150) -> None:
@@ -377,7 +377,7 @@ def throughput(steps: Sequence[StepOut], height: int = 90) -> None:
         return
     rows = thin(rates)
     x = _x("step")
-    y = {"field": "rate", "type": "quantitative", "title": "tokens/s", "axis": {"tickCount": 2, "labelExpr": SHORT}}
+    y = {"field": "rate", "type": "quantitative", "title": "tok/s", "axis": {"tickCount": 2, "labelExpr": SHORT}}
     spec = {
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 1.5, "color": palette.ACCENT}, "encoding": {"x": x, "y": y}},
@@ -457,7 +457,7 @@ def spend_map(found: Difficulty, bins: int, size: str) -> None:
                 "scale": {"type": "log", "base": 2, "nice": False, "padding": 14}, "axis": {"format": "~s"},
             },
             "size": {"field": size, "type": "quantitative", "scale": {"range": [12, 900]}, "legend": None},
-            "color": {**_colour("bucket", colours), "legend": {"columns": 5}},
+            "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
             "tooltip": [
                 _tip("least", "visits from", ",d"), _tip("most", "to", ",d"), _tip("prompts", "prompts", ",d"),
                 _tip("tokens", "tokens", ",d"), _tip("each", "tokens per prompt", ",.0f"),
@@ -498,6 +498,7 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
         "axis": {"format": ".0%", "values": [0, 0.25, 0.5, 0.75, 1]}, "scale": {"domain": [0, 1.1], "nice": False},
     }  # fmt: skip
     is_visit, is_threshold = [{"filter": "isValid(datum.rate)"}], [{"filter": "isValid(datum.threshold)"}]
+    colour = {**_colour("bucket", colours), "legend": {"columns": 3, "symbolOpacity": 1}}
     level = {"field": "threshold", "type": "quantitative"}
     spec = {
         "layer": [
@@ -524,14 +525,14 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
                 "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.35},
                 "encoding": {
                     "x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"},
-                    "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
+                    "color": colour,
                 },
             },
             {
                 "transform": is_visit,
                 "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
                 "encoding": {
-                    "x": x, "y": y, "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
+                    "x": x, "y": y, "color": colour,
                     "shape": {
                         "field": "stage", "type": "nominal",
                         "scale": {"domain": ["pilot", "commit"], "range": ["circle", "diamond"]},

@@ -273,7 +273,11 @@ def test_spend_has_money_when_a_price_is_set(api: ApiServer, running: Story, eng
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE attempts SET started_at = now() - interval '2 hours'"))
     page = html(open_page("run", run=str(running.id)))
-    assert "EUR" in page and "<b>2</b>" in page and "<b>60</b>" in page, "two hours of one device"
+    assert "EUR" not in page and "<b>2</b>" in page, "two hours of a CPU slot have no price"
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE runs SET device = 'cuda', n_devices = 2"))
+    page = html(open_page("run", run=str(running.id)))
+    assert "EUR" in page and "<b>4</b>" in page and "<b>120</b>" in page, "two hours of two GPUs"
 
 
 def test_bucket_flow(api: ApiServer, running: Story) -> None:

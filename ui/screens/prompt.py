@@ -69,7 +69,7 @@ def _interval(visits: list[Visit]) -> str:
     if not known:
         return "not sampled yet"
     low, high = health.wilson(known[-1].success_rate or 0.0, known[-1].n - known[-1].n_failed)
-    return f"95 %: {100 * low:.0f}–{100 * high:.0f} %, last visit"
+    return f"95 %: {100 * low:.0f}–{100 * high:.0f} %"
 
 
 def _rollouts(run_id: str, prompt_id: str) -> None:

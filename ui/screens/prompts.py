@@ -14,9 +14,11 @@ import streamlit as st
 from api.schemas import Difficulty, PromptPage, PromptRow, RunDetail
 from ui import blocks, charts, palette, text
 from ui.connection import api_errors, client
+from ui.form import lookup
 
 PAGE_SIZE = 25
-MAP_PARTS, MAP_BINS = 40, 16
+MAP_PARTS = 40
+MOST_BINS = 20
 SORTS = {
     "-visits": "most visited",
     "-rollouts": "most rollouts",
@@ -110,29 +112,38 @@ def _selection(run: RunDetail) -> Selection:
 
 def _map(run: RunDetail) -> None:
     """The difficulty of the whole set: how it moved over the run, and what was spent on what."""
-    found = _difficulty(str(run.id), run.attempt, run.step)
+    bins = _bins(run)
+    found = _difficulty(str(run.id), run.attempt, run.step, bins)
     left, right = st.columns(2, border=True)
     with left:
         some = "" if found.every == 1 else f", of every {found.every}th step"
         st.html(
             '<div class="pc-heading"><h2>Difficulty over time</h2>'
-            f"<span>success rates of judged groups{some}; darker: more of them</span></div>"
+            f"<span>success rates of judged groups{some}; stronger: more of them</span></div>"
         )
-        charts.rates_over_time(found, MAP_PARTS, MAP_BINS)
+        charts.rates_over_time(found, MAP_PARTS, bins)
     with right, st.container(gap="small"):
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-            st.html('<div class="pc-heading"><h2>Difficulty against spend</h2><span>colour: most are</span></div>')
+            st.html(
+                '<div class="pc-heading"><h2>Difficulty against spend</h2><span>colour: where most are</span></div>'
+            )
             size = st.segmented_control(
                 "Circle", ("prompts", "tokens"), default="prompts", key="circle", bind="query-params", required=True,
                 label_visibility="collapsed", help="What a circle's area stands for",
             )  # fmt: skip
-        charts.spend_map(found, MAP_BINS, size)
+        charts.spend_map(found, bins, size)
+
+
+def _bins(run: RunDetail) -> int:
+    """One for each success rate that a group of the method's size can have, when these are few."""
+    size = int(lookup(run.config, "method.n_pilot") or lookup(run.config, "method.n") or MOST_BINS)
+    return min(size, MOST_BINS - 1) + 1
 
 
 @st.cache_data(show_spinner=False, max_entries=32)
-def _difficulty(run_id: str, attempt: int, step: int) -> Difficulty:
+def _difficulty(run_id: str, attempt: int, step: int, bins: int) -> Difficulty:
     """The same for everybody, until the next step."""
-    return client().difficulty(run_id, MAP_PARTS, MAP_BINS)
+    return client().difficulty(run_id, MAP_PARTS, bins)
 
 
 @st.cache_data(show_spinner=False, max_entries=32)

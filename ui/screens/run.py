@@ -118,7 +118,8 @@ def _ledger(run_id: str) -> None:
     assert feed.run is not None
     feed.spend(client())
     _heading("Spend", "by what became of it")
-    blocks.ledger_table(feed.ledger, _hours(feed.run), feed.settings)
+    settings = feed.settings if feed.run.device == "cuda" else None  # the price is that of a GPU
+    blocks.ledger_table(feed.ledger, _hours(feed.run), settings)
 
 
 def _below(run_id: str) -> None:
@@ -163,10 +164,10 @@ def _hours(run: RunDetail) -> float:
 def _accuracy(feed: RunFeed) -> None:
     evaluations = _evaluations(feed)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        _heading("Accuracy", "held-out, against rollouts")
+        _heading("Accuracy", "held-out")
         wanted = st.number_input(
-            "Target accuracy (%)", min_value=0.0, max_value=100.0, value=None, step=1.0, placeholder="target %",
-            key="target", bind="query-params", label_visibility="collapsed", width=150,
+            "Target accuracy (%)", min_value=0.0, max_value=100.0, value=None, step=1.0, format="%g",
+            placeholder="target %", key="target", bind="query-params", label_visibility="collapsed", width=140,
         )  # fmt: skip
     charts.accuracy(evaluations, None if wanted is None else wanted / 100)
     if wanted is None:
