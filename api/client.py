@@ -7,6 +7,7 @@ It imports neither the server nor the database, so that whoever uses it stays sm
 from __future__ import annotations
 
 import ipaddress
+import json
 import uuid
 from collections.abc import Sequence
 from types import TracebackType
@@ -19,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from api.schemas import (
     Alert,
     Alerts,
+    Audit,
     AuditPage,
     Buckets,
     Checkpoints,
@@ -52,6 +54,7 @@ from api.schemas import (
     Workers,
 )
 
+_AUDIT_S = 330.0  # longer than the API gives an audit
 _Body = TypeVar("_Body", bound=BaseModel)
 _T = TypeVar("_T")
 _presets: TypeAdapter[list[Preset]] = TypeAdapter(list[Preset])
@@ -298,6 +301,17 @@ class Client:
         """A step's rollouts as a Parquet file."""
         return self._send("GET", _run(run_id, "rollouts", str(step))).content
 
+    def audit_run(self, run_id: uuid.UUID | str, settings: dict[str, Any] | None = None) -> Audit:
+        """Audits a run's rollouts; may take minutes. settings: those of AuditSettings. ApiError 422: it cannot."""
+        return self._call(Audit, "POST", _run(run_id, "audit"), json=settings or {}, wait=_AUDIT_S)
+
+    def audit_files(self, files: Sequence[tuple[str, bytes]], settings: dict[str, Any] | None = None) -> Audit:
+        """The same for a log that is sent: names and contents. ApiError 413: too large."""
+        sent = [("files", (name, content, "application/octet-stream")) for name, content in files]
+        fields = {"settings": json.dumps(settings or {})}
+        response = self._send("POST", "/api/v1/audits", files=sent, data=fields, wait=_AUDIT_S)
+        return self._read(TypeAdapter(Audit), response)
+
     def config_schema(self) -> dict[str, Any]:
         """The JSON schema of RunConfig."""
         return self._read(_schema, self._send("GET", "/api/v1/config/schema"))
@@ -397,13 +411,17 @@ class Client:
         *,
         params: dict[str, Any] | None = None,
         json: Any = None,
+        data: dict[str, str] | None = None,
+        files: Any = None,
         headers: dict[str, str] | None = None,
         wait: float = 0,
     ) -> httpx.Response:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
             timeout = self._timeout + wait
-            response = self._http.request(method, path, params=given, json=json, headers=headers, timeout=timeout)
+            response = self._http.request(
+                method, path, params=given, json=json, data=data, files=files, headers=headers, timeout=timeout
+            )
         except httpx.TimeoutException:
             raise ApiUnreachable(self.base_url, "it did not answer in time") from None
         except httpx.ConnectError as error:

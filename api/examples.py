@@ -6,6 +6,7 @@ from typing import Any
 
 from api.schemas import RunCreate
 from db.models import BUCKETS, FATES
+from pipeline.audit import AuditSettings
 
 _RUN = "0b9f4a52-6f0e-4b5d-9c1d-3a2f6f1e8d70"
 _CONFIG: dict[str, Any] = RunCreate.model_json_schema()["properties"]["config"]["examples"][0]
@@ -147,7 +148,76 @@ _DELIVERY: dict[str, Any] = {
 
 _SETTINGS = {"price_per_gpu_hour": 2.5, "currency": "USD", "changed_at": "2026-01-05T09:00:00Z", "changed_by": "ada"}
 
+_INTERVAL = {"median": 22.2, "low": 21.9, "high": 22.6}
+_METHOD: dict[str, Any] = {
+    "name": "Pilot-Commit",
+    "what": "4 pilots + 12 commits, deferred below 0.125, skipped above 0.75, evicted from 1",
+    "rollouts": {"median": 138810, "low": 138270, "high": 138861},
+    "per_mixed": _INTERVAL,
+    "per_signal": {"median": 29.3, "low": 29.1, "high": 29.4},
+    "saved": {"median": 0.24, "low": 0.23, "high": 0.25},
+    "saved_signal": {"median": 0.43, "low": 0.42, "high": 0.43},
+    "mixed_groups": {"median": 6240, "low": 6240, "high": 6240},
+    "fates": {"trained": 0.72, "pilot_deferred": 0.2, "pilot_evicted": 0.08},
+    "short_by": {"median": 0, "low": 0, "high": 0},
+}
+_AUDIT: dict[str, Any] = {
+    "report": {
+        "source": "run first run",
+        "format": "pilot",
+        "reward": "reward: reward; success as logged",
+        "steps": 195,
+        "first_step": 1,
+        "last_step": 195,
+        "prompts": 4550,
+        "groups": 6240,
+        "rollouts": 99840,
+        "failed": 0,
+        "tokens": 336849,
+        "group_size": 16,
+        "batch_prompts": 32,
+        "zero_variance": 0.467,
+        "all_right": 0.298,
+        "all_wrong": 0.169,
+        "success_rate": 0.595,
+        "reward_variance": 0.076,
+        "per_mixed": 30.0,
+        "over_steps": [
+            {
+                "first_step": 1,
+                "last_step": 4,
+                "rollouts": 2048,
+                "all_right": 0.12,
+                "all_wrong": 0.14,
+                "success_rate": 0.48,
+                "reward_variance": 0.12,
+            }
+        ],
+        "map": [{"p_from": 0.95, "p_to": 1.0, "visits_from": 1, "visits_to": 1, "prompts": 830}],
+        "buckets": [{"bucket": "ready", "prompts": 1322, "rollouts": 28832}],
+        "dead_prompts": 1846,
+        "dead_rollouts": 39168,
+        "dead": [{"text": "6*4000=", "success_rate": 1.0, "visits": 2, "rollouts": 32, "tokens": 192}],
+        "methods": [_METHOD],
+        "certainty": {
+            "replays": 9,
+            "visits_per_prompt": 1.37,
+            "rollouts_per_prompt": [16, 16, 32],
+            "steps_away": 44.0,
+            "drawn_again": 0.58,
+        },
+        "settings": AuditSettings(n=16, n_pilot=4, n_commit=12, keep=4, batch_prompts=32, replays=9).model_dump(),
+        "assumptions": ["The policy's learning curve is taken as logged."],
+        "bad_rows": 0,
+        "bad": [],
+    },
+    "section": '<style>...</style><div class="a-report">...</div>',
+    "page": "<!doctype html>...",
+}
+
 ANSWERS: dict[str, Any] = {
+    "audit_files": _AUDIT,
+    "audit_run": _AUDIT,
     "create_run": _QUEUED,
     "list_runs": {"runs": [_SUMMARY], "total": 1, "next_cursor": None},
     "list_facets": {"methods": ["grpo", "pilot_commit"], "tags": ["baseline"], "owners": ["ada"]},

@@ -14,7 +14,8 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import anyio.to_thread
@@ -41,7 +42,9 @@ class Guard:
         allowed_origins: Sequence[str] = (),
         rate_per_s: float = 0,
         body_limit: int = BODY_LIMIT,
+        uploads: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """uploads: addresses that take larger bodies, and how many bytes. Those are not read here."""
         self.app = app
         self.engine = engine
         self.metrics = metrics
@@ -50,6 +53,7 @@ class Guard:
         self.refusals = Rates(rate_per_s / 5, 2 * rate_per_s)  # by address: guessing tokens is hopeless, and costs us
         self.allowed_hosts = allowed_hosts
         self.body_limit = body_limit
+        self.uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,7 +75,12 @@ class Guard:
             self._check_names(scope)
             if scope["path"] not in OPEN:
                 scope.setdefault("state", {})["caller"] = await self._caller(scope, headers, request_id)
-            replay = await self._read_body(headers, receive)
+            largest = self.uploads.get(scope["path"])
+            if largest is None:
+                replay = await self._read_body(headers, receive)
+            else:
+                _check_length(headers, largest)
+                replay = receive
         except (ApiProblem, *HANDLED) as error:
             await problem_of(error).response(scope["path"])(scope, receive, send_with_id)
             return
@@ -140,6 +149,18 @@ class Guard:
             return pending.pop() if pending else await receive()
 
         return replay
+
+
+def _check_length(headers: Headers, largest: int) -> None:
+    """Raises ApiProblem unless the body says beforehand that it is small enough; the server holds it to that."""
+    declared = headers.get("content-length", "")
+    if not declared.isdecimal() or int(declared) > largest:
+        raise ApiProblem(
+            "body-too-large",
+            f"At most {largest >> 20} MiB are accepted here, and only with a Content-Length. `./pilot audit` takes "
+            "larger logs on your machine.",
+            headers={"Connection": "close"},
+        )
 
 
 def _slow_down(wait_s: float) -> None:

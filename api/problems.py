@@ -25,6 +25,7 @@ from pipeline.config import ConfigProblems, FieldProblem
 
 MEDIA_TYPE = "application/problem+json"
 BODY_LIMIT = 1024 * 1024  # bytes
+UPLOAD_LIMIT = 64 * BODY_LIMIT  # bytes, of all files of a log together
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 KINDS: dict[str, tuple[int, str]] = {
@@ -48,10 +49,12 @@ KINDS: dict[str, tuple[int, str]] = {
     "invalid-config": (422, "The run config is not accepted"),
     "too-many-requests": (429, "Too many requests"),
     "key-reused": (422, "The idempotency key belongs to another request"),
+    "log-refused": (422, "The log cannot be audited"),
     "internal-error": (500, "Something in the API went wrong"),
     "database-unavailable": (503, "The database cannot be used"),
     "database-busy": (503, "The database is too busy"),
     "database-not-migrated": (503, "The database has another schema"),
+    "audit-busy": (503, "Other logs are being audited"),
     "not-ready": (503, "The platform is not ready"),
 }
 

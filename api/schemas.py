@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from pipeline.audit import Report
 from pipeline.config import FieldProblem, RunName
 
 RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succeeded", "failed"]
@@ -102,6 +103,16 @@ class CurvePoint(BaseModel):
 
     rollouts: int
     accuracy: float
+
+
+class Audit(BaseModel):
+    """What an audit found. `section` is the report as HTML to put into a page, `page` as a file that needs no network.
+    What the log says is escaped in both.
+    """
+
+    report: Report
+    section: str
+    page: str
 
 
 class RunSummary(BaseModel):

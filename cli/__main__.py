@@ -68,6 +68,57 @@ def watch(run_id: RunArgument) -> None:
         raise typer.Exit(_watch(client, run_id))
 
 
+@app.command("audit")
+def audit_log(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="verl's rollout_data_dir, TRL's output_dir, a CSV file, a run's folder or id."
+        ),
+    ],
+    format: Annotated[str | None, typer.Option(help="verl, trl, csv or pilot; left out: told by the files.")] = None,
+    reward: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="The reward; given more than once: their sum.")
+    ] = None,
+    success: Annotated[str | None, typer.Option(metavar="COLUMN", help="What tells right (1) from wrong (0).")] = None,
+    success_at: Annotated[float | None, typer.Option(help="Right is a reward of at least this.")] = None,
+    n: Annotated[int | None, typer.Option(help="Rollouts per prompt of GRPO, PODS, DAPO [default: as logged].")] = None,
+    n_pilot: Annotated[int | None, typer.Option(help="Pilots per prompt [default: a quarter of n].")] = None,
+    n_commit: Annotated[int | None, typer.Option(help="Commits per prompt [default: the rest of n].")] = None,
+    p_lower: Annotated[float, typer.Option(help="Pilot-Commit defers below this success rate.")] = 0.125,
+    p_upper: Annotated[float, typer.Option(help="It skips above this.")] = 0.75,
+    p_solve: Annotated[float, typer.Option(help="It evicts from this on.")] = 1.0,
+    keep: Annotated[int | None, typer.Option(help="Rollouts that PODS keeps [default: a quarter of n].")] = None,
+    batch_prompts: Annotated[
+        int | None, typer.Option(help="Prompts trained on per step [default: the log's median].")
+    ] = None,
+    replays: Annotated[
+        int | None, typer.Option(help="Replays of each method [default: 20, fewer on large logs].")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the replays.")] = 0,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows out instead of refusing.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML file.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write audit.html and audit.json there.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Audit a log of rollouts: what taught nothing, and what other methods would have spent on the same stream."""
+    from cli import audit as it
+
+    given = {
+        "format": format, "reward": reward or [], "success": success, "success_at": success_at, "n": n,
+        "n_pilot": n_pilot, "n_commit": n_commit, "p_lower": p_lower, "p_upper": p_upper, "p_solve": p_solve,
+        "keep": keep, "batch_prompts": batch_prompts, "replays": replays, "seed": seed, "skip_bad": skip_bad,
+    }  # fmt: skip
+    report = it.audited(path, given)
+    files = it.written(report, html, out)
+    if as_json:
+        print(report.model_dump_json(indent=2))
+    else:
+        it.show(report)
+    for file in files:
+        print(f"Written: {file}", file=sys.stderr)
+
+
 @runs.command("start")
 def run_start(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="The file of a run config, or a preset's name.")],

@@ -237,6 +237,7 @@ def test_every_page_fits(
     page = context.new_page()
     pages = {  # with what comes last on each; the first of a new process is a deep link
         "new": ".st-key-group-engine input",
+        "audit": ".st-key-audit-go button",
         "": ".st-key-runs-table .pc-stack",
         f"run?run={running.id}": ".st-key-below ~ * .pc-table, .pc-table",
         f"prompts?run={running.id}": '[data-testid="stCaptionContainer"]',
@@ -266,6 +267,31 @@ def test_the_dashboard_is_small(process: tuple[str, int], watched: Watched, runn
     resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     assert resident and int(resident[1]) < 250_000, resident
     assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_a_log_is_audited_in_the_browser(dashboard: str, watched: Watched, tmp_path: Path) -> None:
+    """A file with a bad row is refused by name; left out, the report is there, and to be downloaded."""
+    rows = [f"{step},{step}+{i}=,{int(j < 4 * (i % 3))}" for step in (1, 2, 3) for i in range(6) for j in range(8)]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["step,prompt,reward", *rows, "4,5+5=,much"]))
+    page = watched.page
+    page.goto(f"{dashboard}/audit")
+    expect(page.locator(".st-key-audit-go button:visible")).to_be_disabled()
+    page.locator('[data-testid="stFileUploaderDropzoneInput"]').set_input_files(log)
+    page.locator(".st-key-audit-go button:visible").click()
+    expect(page.get_by_role("alert")).to_contain_text("1 bad row: log.csv, row 145: 'reward' is 'much', not a number")
+    page.get_by_text("Settings").click()
+    page.get_by_text("Leave bad rows out").click()
+    page.locator(".st-key-audit-go button:visible").click()
+    report = page.locator(".st-key-audit-report")
+    expect(report).to_contain_text("66.7%")
+    expect(report).to_contain_text("1 bad rows were left out")
+    expect(report.locator("svg.a-chart")).to_have_count(4)
+    expect(report.locator("svg.a-chart polyline").first).to_be_visible()
+    page.screenshot(path=tmp_path / "audit.png", full_page=True)
+    with page.expect_download() as download:
+        page.locator(".st-key-audit-html button:visible").click()
+    assert "66.7%" in Path(download.value.path()).read_text()
 
 
 def test_a_run_is_started_in_the_browser(

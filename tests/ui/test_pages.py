@@ -517,3 +517,21 @@ def test_shipped_presets_are_offered(api: ApiServer) -> None:
 def test_long_series_are_thinned() -> None:
     thinned = charts.thin(range(10_000))
     assert len(thinned) == charts.MAX_POINTS and (thinned[0], thinned[-1]) == (0, 9_999)
+
+
+# Audit
+
+
+def test_an_audit_of_a_run(api: ApiServer, running: Story) -> None:
+    app = open_page("audit", run=str(running.id))
+    assert [(box.key, box.value) for box in app.selectbox][0] == ("run", str(running.id))
+    page = html(click(app, "audit-go"))
+    assert "The log cannot be audited." in page and "Run demo: No such file" in page, "it left no rollouts"
+
+
+def test_an_audit_without_runs_and_files(api: ApiServer) -> None:
+    app = open_page("audit")
+    assert app.button(key="audit-go").disabled and "./pilot audit PATH" in html(app)
+    app.button_group(key="audit-source").set_value(["A run of ours"])
+    page = html(checked(app.run()))
+    assert "No run has trained yet" in page
