@@ -231,12 +231,25 @@ class Client:
         return self._call(Ledger, "GET", _run(run_id, "ledger"))
 
     def compare(
-        self, run_ids: Sequence[uuid.UUID | str], points: int = 200, metrics: Sequence[str] = ("reward_variance",)
+        self,
+        run_ids: Sequence[uuid.UUID | str],
+        points: int = 200,
+        metrics: Sequence[str] = ("reward_variance",),
+        *,
+        target: float | None = None,
+        by: str = "rollouts",
+        baseline: uuid.UUID | str | None = None,
     ) -> Comparison:
         """Up to 20 runs in this order, each with all its evaluations and about `points` steps. ApiError 404 names a run
         that is unknown.
+
+        target: the accuracy to reach; None: the highest that all groups reach. by: rollouts, tokens, steps or hours.
+        baseline: the run whose group the others are compared with; None: the first.
         """
-        params = {"run": [str(run_id) for run_id in run_ids], "points": points, "metric": list(metrics)}
+        params = {
+            "run": [str(run_id) for run_id in run_ids], "points": points, "metric": list(metrics), "target": target,
+            "by": by, "baseline": None if baseline is None else str(baseline),
+        }  # fmt: skip
         return self._call(Comparison, "GET", "/api/v1/compare", params=params)
 
     def prompts(

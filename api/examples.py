@@ -317,7 +317,24 @@ ANSWERS: dict[str, Any] = {
                 },
                 "ledger": _LEDGER,
             }
-        ]
+        ],
+        "target": 0.45,
+        "by": "rollouts",
+        "baseline": 0,
+        "groups": [
+            {
+                "name": "first run",
+                "runs": [_RUN],
+                "seeds": [0],
+                "reached": 1,
+                "to_target": {"rollouts": 2866.7, "tokens": 45866.7, "steps": 6.7, "hours": 0.102},
+                "against": None,
+                "accuracy": 0.47,
+                "best_accuracy": 0.47,
+                "reward_variance": 0.21,
+            }
+        ],
+        "differences": [],
     },
     "list_prompts": {"prompts": [_PROMPT], "total": 1, "next_cursor": None},
     "get_prompt": {

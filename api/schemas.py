@@ -379,10 +379,65 @@ class ComparedRun(BaseModel):
     ledger: Ledger
 
 
+class Costs(BaseModel):
+    """What was spent until the target was reached, median of the runs; null: at least half of them never reach it."""
+
+    rollouts: float | None
+    tokens: float | None
+    steps: float | None
+    hours: float | None
+
+
+class Ratio(BaseModel):
+    """How many times less than the baseline a group spends until the target: above 1 is better.
+
+    value: of the medians; null: the baseline never gets there. low, high: 95% bootstrap interval over seeds; null: no
+    bound, as one of the two does not always get there or has one run only. paired: seeds were resampled in pairs.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    paired: bool
+
+
+class RunGroup(BaseModel):
+    """Runs whose configs are the same but for seed and name. Accuracies and variance are medians of the runs.
+
+    reached: how many of them reach the target. against: the baseline; null: it is the baseline, or never gets there.
+    """
+
+    name: str
+    runs: list[uuid.UUID]
+    seeds: list[int]
+    reached: int
+    to_target: Costs
+    against: Ratio | None
+    accuracy: float | None
+    best_accuracy: float | None
+    reward_variance: float | None
+
+
+class ConfigDifference(BaseModel):
+    """values: one for each group; null: unset, or a field that this group's config does not have."""
+
+    field: str = Field(description="Its dotted path in the config.", examples=["update.lr"])
+    values: list[Any]
+
+
 class Comparison(BaseModel):
-    """The runs in the order in which they were named."""
+    """The runs in the order in which they were named, and what they tell together.
+
+    target: the sampled accuracy to reach; null: none was given and not every group was evaluated. by: what `against`
+    counts. baseline: index of the group that the others are compared with.
+    """
 
     runs: list[ComparedRun]
+    target: float | None
+    by: Literal["rollouts", "tokens", "steps", "hours"]
+    baseline: int
+    groups: list[RunGroup]
+    differences: list[ConfigDifference] = Field(description="The fields in which the groups' configs differ.")
 
 
 class PromptRow(BaseModel):

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from api import comparison
 from pipeline.allocation import Fate
 from pipeline.config import ROOT, parse_config, presets
 from pipeline.events import AttemptFinished, EvaluationFinished, StepFinished, events_path, read_events
@@ -198,12 +199,8 @@ def run(settings: dict[str, Any], lr: float, seed: int, rollouts: int) -> dict[s
 
 
 def first_reached(curve: list[dict[str, float]], target: float, what: str = "rollouts") -> float:
-    """`what` when the target is first reached, between evaluations by a straight line; infinity when it never is."""
-    for before, after in zip(curve, curve[1:], strict=False):
-        if after["sampled"] >= target:
-            share = (target - before["sampled"]) / (after["sampled"] - before["sampled"])
-            return before[what] + max(0.0, share) * (after[what] - before[what])
-    return math.inf
+    """`what` when the target is first reached; infinity when it never is."""
+    return comparison.first_reached([c[what] for c in curve], [c["sampled"] for c in curve], target)
 
 
 def late(curve: list[dict[str, float]], what: str) -> float:
@@ -253,16 +250,6 @@ def shown(value: float | None) -> str:
     return f"{value / 1000:.1f}k" if value is not None and math.isfinite(value) else "never"
 
 
-def interval(mine: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """theirs / mine of the medians (above 1: mine needs fewer), with a 95% bootstrap interval over paired seeds."""
-    rng = np.random.default_rng(0)
-    a, b = np.minimum(mine, 1e9), np.minimum(theirs, 1e9)
-    index = rng.integers(0, len(a), (4000, len(a)))
-    ratios = np.median(b[index], axis=1) / np.median(a[index], axis=1)
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return float(np.median(b) / np.median(a)), float(low), float(high)
-
-
 def group_size(settings: dict[str, Any]) -> int:
     method = settings["method"]
     return int(method["n_pilot"] + method["n_commit"] if method["name"] == "pilot_commit" else method["n"])
@@ -297,7 +284,7 @@ def summarise(
             "tokens_to": median(first_reached(r["curve"], MIDDLE, "tokens") for r in rs),
             "seconds_to": median(first_reached(r["curve"], MIDDLE, "seconds") for r in rs),
             "fewer_than": {
-                what: {f"{t:.2f}": interval(reach[name][t], reach[base][t]) for t in TARGETS}
+                what: {f"{t:.2f}": comparison.interval(reach[name][t], reach[base][t]) for t in TARGETS}
                 for what, base in bases.items()
                 if base and base != name
             },

@@ -119,6 +119,33 @@ def audit_log(
         print(f"Written: {file}", file=sys.stderr)
 
 
+@app.command()
+def compare(
+    run_ids: Annotated[
+        list[str],
+        typer.Argument(metavar="ID...", help="Up to 20 runs, each by its id or its first 6 characters."),
+    ],
+    by: Annotated[str, typer.Option(help="What ratios count: rollouts, tokens, steps or hours.")] = "rollouts",
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Accuracy to reach; without it the highest that all of them reach."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="ID", help="What the others are compared with; without it the first run.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: what each needed until it reached a target, and in what their configs differ.
+
+    Runs whose configs differ by seed and name only are one row: their median, with intervals over seeds.
+    """
+    from cli.compare import compare, told_of
+
+    with _client() as client:
+        found = compare(client, run_ids, by, target, baseline)
+    print(found.model_dump_json(indent=2) if as_json else told_of(found))
+
+
 @runs.command("start")
 def run_start(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="The file of a run config, or a preset's name.")],

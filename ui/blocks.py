@@ -67,6 +67,22 @@ def accuracy_change(run: RunSummary) -> str:
     )
 
 
+def sparkline(points: Sequence[tuple[float, float]], words: str) -> str:
+    """A line through (x, y) points in order of x, as high as its own values. Fewer than two leave room for one."""
+    if len(points) < 2:
+        return '<span class="pc-sparkline"></span>'
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    wide, high = max(xs[-1] - xs[0], 1e-9), max(max(ys) - min(ys), 1e-9)
+    places = [(100 * (x - xs[0]) / wide, 92 - 84 * (y - min(ys)) / high) for x, y in points]
+    upper = [f"{x:.1f}% {y - 4:.1f}%" for x, y in places]
+    lower = [f"{x:.1f}% {y + 4:.1f}%" for x, y in reversed(places)]
+    told = f"{words}, {len(points)} points from {text.percent(ys[0])} to {text.percent(ys[-1])}"
+    return (
+        f'<span class="pc-sparkline" role="img" aria-label="{told}" title="{told}">'
+        f'<i style="background:{palette.ACCENT};clip-path:polygon({",".join(upper + lower)})"></i></span>'
+    )
+
+
 def meter(label: str, value: str, below: str = "", share: float | None = None) -> str:
     filled = "" if share is None else bar(share, palette.ACCENT)
     return (

@@ -57,6 +57,9 @@ FATES = {
 ACCENT = "#6366E8"  # sampled accuracy and other series that are no bucket
 TARGET = "#C2255C"  # the accuracy that is wanted
 NEUTRAL = "#8B95A7"  # what a series is compared with
+SERIES = (  # of runs that are compared: told apart with colour-blind sight, too, and named in the legend
+    "#6366E8", "#E8A317", "#0E9F7E", "#C2255C", "#56B4F0", "#8B5E34", "#8B95A7",
+)  # fmt: skip
 PHASES = {"generate": "#6366E8", "reward": "#C9A227", "update": "#2A9D8F"}
 
 STATE_COLOURS = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from html import escape
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import streamlit as st
 import yaml as pyyaml
 
 from ui.palette import METHODS
@@ -89,9 +91,16 @@ def ago(then: dt.datetime | None) -> str:
 
 def when(then: dt.datetime | None) -> str:
     """As HTML: how long ago, with the exact time on hover."""
-    if then is None:
-        return "–"
-    return f'<span title="{then.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC">{ago(then)}</span>'
+    return "–" if then is None else f'<span title="{moment(then)}">{ago(then)}</span>'
+
+
+def moment(then: dt.datetime) -> str:
+    """2026-01-05 10:30:00 CET: in the time zone of the reader's browser, or UTC when it tells none."""
+    try:
+        zone: dt.tzinfo = ZoneInfo(st.context.timezone or "UTC")
+    except (ZoneInfoNotFoundError, ValueError):
+        zone = dt.UTC
+    return f"{then.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def method(name: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from api import comparison
 from api.answers import ledger_of, run_summaries
 from api.dependencies import CleanText, Reading
 from api.openapi import problems
@@ -26,6 +27,17 @@ class CompareQuery(BaseModel):
         ["reward_variance"], min_length=1, max_length=8, description="Metrics of the steps to answer."
     )
 
+    target: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Sampled accuracy to reach; left out: the highest, in whole percents, that every group reaches.",
+    )
+    by: comparison.Measure = Field("rollouts", description="What ratios to the baseline count.")
+    baseline: uuid.UUID | None = Field(
+        None, description="One of the runs: its group is what the others are compared with; left out: the first one."
+    )
+
     @field_validator("run")
     @classmethod
     def _each_once(cls, runs: list[uuid.UUID]) -> list[uuid.UUID]:
@@ -33,6 +45,12 @@ class CompareQuery(BaseModel):
         if twice is not None:
             raise ValueError(f"{twice} is named twice; name each run once")
         return runs
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.baseline is not None and self.baseline not in self.run:
+            raise ValueError(f"baseline={self.baseline} is none of the runs; name one of them")
+        return self
 
 
 @router.get("/compare", operation_id="compare_runs", responses=problems("run-not-found", "invalid-request"))
@@ -42,27 +60,39 @@ def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> C
     """
     found = compare.compare(session, query.run, points=query.points, metrics=query.metric)
     summaries = run_summaries(session, [each.run for each in found])
+    runs = [
+        ComparedRun(
+            run=summary,
+            config=each.run.config,
+            evaluations=AccuracyCurve(
+                **{name: [getattr(at, name) for at in each.evaluations] for name in compare.AccuracyAt._fields}
+            ),
+            series=StepCurve(
+                step=[at.step for at in each.steps],
+                rollouts=[at.rollouts for at in each.steps],
+                tokens=[at.tokens for at in each.steps],
+                hours=[at.hours for at in each.steps],
+                metrics={name: [at.metrics[i] for at in each.steps] for i, name in enumerate(query.metric)},
+            ),
+            ledger=ledger_of(
+                Spend(each.run.rollouts, each.run.tokens),
+                each.fates,
+                {name: Spend(**spend) for name, spend in each.run.eval_spend.items()},
+            ),
+        )
+        for summary, each in zip(summaries, found, strict=True)
+    ]
+    groups = comparison.grouped(runs)
+    target = comparison.default_target(groups) if query.target is None else query.target
+    baseline = 0
+    if query.baseline is not None:
+        of_runs = [[run.run.id for run in group] for group in groups]
+        baseline = next(at for at, ids in enumerate(of_runs) if query.baseline in ids)
     return Comparison(
-        runs=[
-            ComparedRun(
-                run=summary,
-                config=each.run.config,
-                evaluations=AccuracyCurve(
-                    **{name: [getattr(at, name) for at in each.evaluations] for name in compare.AccuracyAt._fields}
-                ),
-                series=StepCurve(
-                    step=[at.step for at in each.steps],
-                    rollouts=[at.rollouts for at in each.steps],
-                    tokens=[at.tokens for at in each.steps],
-                    hours=[at.hours for at in each.steps],
-                    metrics={name: [at.metrics[i] for at in each.steps] for i, name in enumerate(query.metric)},
-                ),
-                ledger=ledger_of(
-                    Spend(each.run.rollouts, each.run.tokens),
-                    each.fates,
-                    {name: Spend(**spend) for name, spend in each.run.eval_spend.items()},
-                ),
-            )
-            for summary, each in zip(summaries, found, strict=True)
-        ]
+        runs=runs,
+        target=target,
+        by=query.by,
+        baseline=baseline,
+        groups=comparison.summed_up(groups, target, query.by, baseline),
+        differences=comparison.differences(groups),
     )

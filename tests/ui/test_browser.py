@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect, sync_playwright
 
 from api.client import Client
@@ -238,7 +239,7 @@ def test_every_page_fits(
     pages = {  # with what comes last on each; the first of a new process is a deep link
         "new": ".st-key-group-engine input",
         "audit": ".st-key-audit-go button",
-        "": ".st-key-runs-table .pc-stack",
+        "": ".st-key-runs-table .pc-sparkline",
         f"run?run={running.id}": ".st-key-below ~ * .pc-table, .pc-table",
         f"prompts?run={running.id}": '[data-testid="stCaptionContainer"]',
         f"prompt?run={running.id}&prompt=p0000": ".pc-table",
@@ -315,3 +316,44 @@ def test_a_run_is_started_in_the_browser(
     with Client(api.url, api.token) as client:
         (made,) = client.list_runs().runs
     assert made.steps_budget == 9 and f"run={made.id}" in page.url
+
+
+def test_runs_are_found_ticked_and_compared(
+    dashboard: str, watched: Watched, engine: sa.Engine, config: Any, tmp_path: Path
+) -> None:
+    """Filter, tick two, compare, align otherwise, save the chart; every address opens the same again."""
+    methods = ({"name": "pilot_commit", "n_pilot": 4, "n_commit": 12}, {"name": "grpo", "n": 16})
+    stories = [
+        Story(engine, config | {"name": f"sweep {method['name']}", "method": method}).start().train(10)
+        .finish("succeeded", "done") for method in methods
+    ]  # fmt: skip
+    Story(engine, config | {"name": "other"})
+    page = watched.page
+    page.goto(dashboard)
+    expect(page.locator('[class*="st-key-run-row-"]')).to_have_count(3)
+    search = page.locator(".st-key-search input")
+    search.fill("sweep")
+    search.press("Enter")
+    expect(page.locator('[class*="st-key-run-row-"]')).to_have_count(2)
+    assert "search=sweep" in page.url
+    for story, ticked in zip(stories, ("1 run", "2 runs"), strict=True):
+        page.locator(f".st-key-select-{story.id} label").click()
+        expect(page.locator(".st-key-run-actions-bar")).to_contain_text(ticked)
+    page.reload()
+    expect(page.locator('[class*="st-key-run-row-"]')).to_have_count(2)
+    for story in stories:
+        page.locator(f".st-key-select-{story.id} label").click()
+        expect(page.locator(f".st-key-select-{story.id} input")).to_be_checked()
+    expect(page.locator(".st-key-run-actions-bar")).to_contain_text("2 runs")
+    page.locator(".st-key-compare-selected button:visible").click()
+    chart = page.locator(".st-key-chart-compare")
+    expect(chart.locator("svg.marks")).to_contain_text("training rollouts spent")
+    for story in stories:
+        assert f"run={story.id}" in page.url
+    page.locator(".st-key-by button", has_text="steps").click()
+    expect(chart.locator("svg.marks")).to_contain_text("training steps")
+    assert "by=steps" in page.url
+    expect(page.get_by_text("times fewer steps than")).to_be_visible()
+    page.goto(page.url)
+    expect(chart.locator("svg.marks")).to_contain_text("training steps")
+    page.screenshot(path=tmp_path / "compare.png", full_page=True)

@@ -86,41 +86,6 @@ def test_a_token_that_may_only_read(
     assert running.now().state == "running"
 
 
-# Runs
-
-
-def test_no_runs_yet(api: ApiServer) -> None:
-    page = html(open_page("runs"))
-    assert "No runs yet" in page and "New run" in page, "an empty list tells what to do"
-    assert "./pilot run start CONFIG.yaml" in page
-
-
-def test_runs_of_every_kind(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
-    Story(engine, config | {"name": "waits"})
-    Story(engine, config | {"name": "works <b>"[:5]}).start().train(6)
-    Story(engine, config | {"name": "done"}).start().train(3).finish("succeeded", "All steps are done.")
-    Story(engine, config | {"name": "broke"}).start().finish("failed", "Out of memory.")
-    app = open_page("runs")
-    page = html(app)
-    for state in ("queued", "running", "succeeded", "failed"):
-        assert f"</i>{state}</span>" in page
-    assert [link.proto.label for link in app.get("page_link")] == ["broke", "done", "works", "waits"]
-    assert "Pilot-Commit" in page and "40,000" in page and "pc-stack" in page
-    page = html(checked(app.selectbox(key="state").select("failed").run()))
-    assert "broke" not in page and "</i>failed" in page and "</i>running" not in page
-    assert "No run is stopped" in html(checked(app.selectbox(key="state").select("stopped").run()))
-
-
-def test_runs_are_paged(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
-    for number in range(27):
-        Story(engine, config | {"name": f"run {number}"})
-    app = open_page("runs")
-    names = [link.proto.label for link in app.get("page_link")]
-    assert (len(names), names[0]) == (25, "run 26")
-    (older,) = (b for b in app.button if b.label == "Older")
-    assert [link.proto.label for link in checked(older.click().run()).get("page_link")] == ["run 1", "run 0"]
-
-
 @pytest.mark.parametrize("name", ["runs", "new_run", "run", "prompts", "prompt"])
 def test_the_api_is_away(name: str, api: ApiServer) -> None:
     api.stop()
