@@ -3,6 +3,7 @@
 #   make demo        install, start the platform, run Pilot-Commit on the bundled data (EXIT=1: stop afterwards)
 #                    PORT_API=8702 PORT_UI=8703: other ports than 8700 and 8701; also for make up
 #   make up          the platform without the run
+#   make verl        add verl, Ray and vLLM's CPU build to the environment, to try the verl engine without a GPU
 #   make test        all checks: lint, test-fast, test-verl, test-faults, test-ui (each can be run alone)
 #   make bench       the measurements in bench/
 #   make clean       remove the environment and caches; runs and the database in .pilot/ stay
@@ -27,7 +28,7 @@ PORTS := $(if $(PORT_API),--port-api $(PORT_API)) $(if $(PORT_UI),--port-ui $(PO
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input --no-compile
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo up install test lint test-fast test-verl test-faults test-ui bench clean
+.PHONY: help demo up install verl test lint test-fast test-verl test-faults test-ui bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,6 +41,8 @@ up: $(DONE)/run
 	@exec $(BIN)/python -m cli up $(PORTS)
 
 install: $(DONE)/run
+
+verl: $(DONE)/verl
 
 test: lint test-fast test-verl test-faults test-ui
 	@echo "All tests passed."

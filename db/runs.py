@@ -248,9 +248,9 @@ def _waits_for(run: Run, hosts: Sequence[slots.HostSlots], queue: Sequence[lease
         )
     largest = max(hosts, key=lambda host: host.count(kind))
     if largest.count(kind) < n:
-        most = f"none has more than {largest.name}: {largest.count(kind)}" if largest.count(kind) else "none has any"
+        most = f"at most {largest.count(kind)}, on {largest.name}" if largest.count(kind) else "none"
         return (
-            f"it needs {_devices(kind, n)} on one host, and of {len(hosts)} with a worker {most}",
+            f"it needs {_devices(kind, n)} on one host, and the hosts with a worker have {most}",
             "start a worker on a host that has them, or stop it and clone it with an engine that needs less",
         )
     same = [other.id for other in queue if other.device == kind]

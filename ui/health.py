@@ -152,19 +152,11 @@ def _look(run: RunDetail) -> str:
 
 
 def _queued(run: RunDetail, clock: dt.datetime, since: dt.datetime | None, ahead: int) -> Finding:
-    if ahead:
-        runs = "1 run is" if ahead == 1 else f"{ahead} runs are"
-        return Finding("info", "Queued", f"{runs} ahead; this one begins when a worker is free.")
+    """What it waits for, in the API's words. A worker takes a run within seconds, unless others are ahead of it."""
     since = since or (None if run.attempt else run.created_at)
-    waited = (clock - since).total_seconds() if since else 0.0
-    if waited <= 30:
-        return Finding("info", "Queued", "a worker takes it within seconds")
-    return Finding(
-        "warn",
-        "Waiting for a worker",
-        f"No worker has taken the run in {text.duration(waited)} and no other run is busy. "
-        "Is one running? ./pilot up starts one; its log is logs/worker.log in the platform's data folder.",
-    )
+    waited = (clock - since).total_seconds() if since and not ahead else 0.0
+    words = f"{run.reason}: {run.todo}"
+    return Finding("info", "Queued", words) if waited <= 30 else Finding("warn", "Waiting for a worker", words)
 
 
 def _attempt_began(run: RunDetail) -> dt.datetime | None:

@@ -33,10 +33,10 @@ def test_a_queued_run_says_what_it_waits_for(session: Session) -> None:
     assert standing(session, large).reason == "no worker is running that could start it"
     assert "python -m worker" in standing(session, large).todo
     slots.announce(session, "one", [slots.Device("cpu", "0", "")], TTL)
-    reason = "it needs 4 GPUs on one host, and of 1 with a worker none has any"
+    reason = "it needs 4 GPUs on one host, and the hosts with a worker have none"
     assert standing(session, large).reason == reason
     slots.announce(session, "two", [slots.Device("cuda", str(i), "") for i in range(2)], TTL)
-    reason = "it needs 4 GPUs on one host, and of 2 with a worker none has more than two: 2"
+    reason = "it needs 4 GPUs on one host, and the hosts with a worker have at most 2, on two"
     assert standing(session, large).reason == reason
     assert "an engine that needs less" in standing(session, large).todo
 

@@ -178,13 +178,13 @@ def test_a_queued_run(api: ApiServer, engine: sa.Engine, config: dict[str, Any])
     app = open_page("run", run=str(Story(engine, config).id))
     page = html(app)
     assert "</i>queued" in page and "No step yet" in page and not app.get("vega_lite_chart")
-    assert "a worker takes it within seconds" in page
+    assert "no worker is running that could start it: start a worker" in page
     app = click(app, "stop-run")
     assert "</i>stopped" in html(app), "a queued run is stopped at once"
     assert ">never</span>" in html(open_page("runs"))
     Story(engine, config | {"name": "first"}).start()
     page = html(open_page("run", run=str(Story(engine, config).id)))
-    assert "1 run is ahead" in page
+    assert "Queued" in page and "Waiting for a worker" not in page, "it waits for the other"
 
 
 def test_the_connection_is_lost_and_comes_back(api: ApiServer, running: Story) -> None:

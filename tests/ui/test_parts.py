@@ -178,7 +178,6 @@ def titles(found: list[health.Finding]) -> list[str]:
 def test_findings() -> None:
     soon, late = NOW + dt.timedelta(seconds=42), NOW + dt.timedelta(minutes=20)
     assert titles(health.findings(run(), steps(), [], None, soon)) == ["Healthy"]
-    assert titles(health.findings(run(state="queued", attempt=0), [], [], None, late)) == ["Waiting for a worker"]
     assert titles(health.findings(run(state="failed", reason="x"), steps(), [], None, late)) == ["Failed"]
     alert = Alert(
         kind="stall", level="bad", title="No step for 9 min", evidence="One takes 4 s.", suggestion="Stop it."
@@ -219,13 +218,17 @@ def test_every_state_before_the_first_step_has_words() -> None:
 
 def test_a_queued_run_tells_what_it_waits_for() -> None:
     late = NOW + dt.timedelta(minutes=20)
-    (behind,) = health.findings(run(state="queued", attempt=0), [], [], None, late, ahead=2)
-    assert behind.level == "info" and "2 runs are ahead" in behind.detail
+    waits = run(state="queued", attempt=0, reason="it needs a GPU", todo="start a worker that has one")
     since = late - dt.timedelta(seconds=5)
-    (resumed,) = health.findings(run(state="queued", attempt=0), [], [], None, late, since)
-    assert (resumed.level, resumed.title) == ("info", "Queued")
-    (alone,) = health.findings(run(state="queued", attempt=0), [], [], None, late)
-    assert alone.level == "warn" and "./pilot up" in alone.detail
+    for found in (
+        health.findings(waits, [], [], None, late, ahead=2),
+        health.findings(waits, [], [], None, late, since),
+    ):
+        (short,) = found
+        assert (short.level, short.title) == ("info", "Queued")
+    (alone,) = health.findings(waits, [], [], None, late)
+    assert (alone.level, alone.title) == ("warn", "Waiting for a worker")
+    assert alone.detail == short.detail == "it needs a GPU: start a worker that has one"
 
 
 def test_steady_is_said_only_of_steady_steps() -> None:

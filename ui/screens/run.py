@@ -195,7 +195,7 @@ def _header(feed: RunFeed, run: RunDetail) -> None:
         ]
         if run.finished_at and run.state in palette.FINISHED_STATES:
             facts.append(f"finished {text.when(run.finished_at)}")
-        told_below = run.state in ("failed", "succeeded")  # by the findings
+        told_below = run.state in ("failed", "succeeded", "queued")  # by the findings
         reason = f'<div class="pc-reason">{escape(run.reason)}</div>' if run.reason and not told_below else ""
         chip = blocks.state_chip(run.state, run.stop_requested_at is not None)
         st.html(

@@ -20,7 +20,6 @@ def check(config: RunConfig, settings: VerlEngine, prompts: Iterable[Prompt]) ->
 
     The environment of start.py must be set: vLLM and transformers are asked, and read it when they are imported.
     """
-    _check_packages(settings)
     if problems := check_model_folder(config):
         raise ConfigProblems(problems)
     folder = resolve(config.model.path)
@@ -31,13 +30,14 @@ def check(config: RunConfig, settings: VerlEngine, prompts: Iterable[Prompt]) ->
     return n_parameters
 
 
-def _check_packages(settings: VerlEngine) -> None:
+def check_packages(settings: VerlEngine) -> None:
+    """Raises ConfigProblems when something is not installed. Imports nothing."""
     if missing := [name for name in ("verl", "ray", "vllm", "transfer_queue") if find_spec(name) is None]:
         raise ConfigProblems.one(
             "engine.name",
             "verl",
-            f"{', '.join(missing)} not installed on this worker; on a machine without a GPU: "
-            "pip install --no-deps -r requirements/verl.txt, on GPU nodes use the image worker-gpu",
+            f"{', '.join(missing)} not installed on this worker; on a machine without a GPU: make verl, on GPU nodes "
+            "use the image worker-gpu",
         )
     for logger in settings.loggers:
         if logger in ("wandb", "mlflow", "tensorboard") and find_spec(logger) is None:

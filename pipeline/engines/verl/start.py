@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipeline.config import ROOT, RunConfig, VerlEngine
 from pipeline.engines.build import Engine
-from pipeline.engines.verl.checks import check
+from pipeline.engines.verl.checks import check, check_packages
 from pipeline.engines.verl.compose import compose
 from pipeline.prompts import PromptSet
 
@@ -26,6 +26,7 @@ def start(
     """The running engine. Raises ValueError or OSError that says what to change when it cannot run."""
     if "verl" in sys.modules and "pipeline.engines.verl.plugin" not in sys.modules:
         raise RuntimeError("verl was imported before its environment was set: its platform would be another one")
+    check_packages(settings)
     from omegaconf import OmegaConf
 
     scratch = make_scratch(run_dir)
