@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import statistics
@@ -211,8 +212,12 @@ class Visitor:
                 self.cached.add(got.hash)
             if kind == "auto_rerun":
                 self.fragments[got.auto_rerun.fragment_id] = got.auto_rerun.interval
-            if kind == "delta" and got.delta.new_element.WhichOneof("type") == "exception":
-                self.problems.append(got.delta.new_element.exception.message)
+            if kind == "delta":
+                element = got.delta.new_element
+                if element.HasField("exception"):
+                    self.problems.append(element.exception.message)
+                if element.HasField("html") and 'role="alert"' in element.html.body:
+                    self.problems.append(re.sub("<[^>]*>", " ", element.html.body))
             if kind == "script_finished" and got.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
                 break
         ms = 1000 * (time.perf_counter() - start)

@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from api.client import ApiError, Client
 from api.schemas import Problem
+from bench import dashboard
 from pipeline import config as run_config
 from pipeline import rundir
 from tests.api.served import ApiServer, make_token
@@ -305,6 +306,17 @@ def test_prompts_are_filtered_and_taken_away(api: ApiServer, running: Story, tmp
     app = checked(app.slider(key="rate").set_range(0, 1).run())
     app = checked(app.pills(key="bucket").set_value("evicted").run())
     assert "No prompt matches" in html(app)
+
+
+def test_a_hundred_thousand_prompts(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    run = str(dashboard.fill(engine, run_config.parse_config(config).model_dump(mode="json"), 1, 40, 100_000))
+    app = open_page("prompts", run=run, sort="most tokens")
+    assert "1–25 of 100,000 prompts" in app.caption[0].value and len(app.get("vega_lite_chart")) == 2
+    with Client(api.url, api.token) as client:
+        most = client.prompts(run, sort="-tokens", limit=1).prompts[0]
+        assert [link.proto.query_string for link in app.get("page_link")][1] == f"run={run}&prompt={most.id}"
+        assert sum(cell.prompts for cell in client.difficulty(run).spend) == client.prompts(run, max_rate=1.0).total
+    assert len(open_page("run", run=run).get("vega_lite_chart")) == 6
 
 
 def test_no_prompts_yet(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:

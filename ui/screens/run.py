@@ -84,7 +84,8 @@ def _head(run_id: str, polled: bool, known: bool) -> None:
 def _charts(run_id: str) -> None:
     """What moves with every step and needs nothing that the head has not fetched."""
     feed = feed_of(run_id)
-    assert feed.run is not None
+    if feed.run is None:
+        return
     steps, history = _steps(feed), [feed.buckets[s] for s in sorted(feed.buckets)]
     left, middle, right = st.columns(3, border=True)
     with left:
@@ -115,7 +116,8 @@ def _flow(run_id: str) -> None:
 
 def _ledger(run_id: str) -> None:
     feed = feed_of(run_id)
-    assert feed.run is not None
+    if feed.run is None:
+        return
     feed.spend(client())
     _heading("Spend", "by what became of it")
     settings = feed.settings if feed.run.device == "cuda" else None  # the price is that of a GPU
@@ -125,7 +127,8 @@ def _ledger(run_id: str) -> None:
 def _below(run_id: str) -> None:
     """One of the details: only what is looked at is sent."""
     feed = feed_of(run_id)
-    assert feed.run is not None
+    if feed.run is None:
+        return
     chosen = st.segmented_control(
         "Details", BELOW, default=BELOW[0], key="below", bind="query-params", label_visibility="collapsed",
         required=True,
