@@ -13,7 +13,21 @@ from api import openapi
 from api.guard import Guard
 from api.metrics import Metrics
 from api.problems import HANDLED, UPLOAD_LIMIT, ApiProblem, answer
-from api.routes import audits, compare, config, events, files, health, platform, prompts, runs, tokens, views, webhooks
+from api.routes import (
+    audits,
+    compare,
+    config,
+    events,
+    files,
+    health,
+    platform,
+    prompt_sets,
+    prompts,
+    runs,
+    tokens,
+    views,
+    webhooks,
+)
 from api.settings import Settings
 from db import create_engine
 
@@ -48,7 +62,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(engine)
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
-    for topic in (runs, events, views, compare, audits, files, prompts, config, tokens, webhooks, platform, health):
+    topics = (runs, events, views, compare, audits, files, prompts, prompt_sets, config, tokens, webhooks, platform)
+    for topic in (*topics, health):
         app.include_router(topic.router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)
@@ -59,7 +74,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         allowed_hosts=settings.allowed_hosts,
         allowed_origins=settings.cors_origins,
         rate_per_s=settings.rate_limit,
-        uploads={audits.UPLOAD: UPLOAD_LIMIT},
+        uploads={audits.UPLOAD: UPLOAD_LIMIT, **dict.fromkeys(prompt_sets.UPLOADS, prompt_sets.MAX_UPLOAD)},
     )
     if settings.cors_origins:
         # The outermost: a browser asks for leave without a token, and reads refusals, too.

@@ -38,7 +38,12 @@ from api.schemas import (
     Problem,
     PromptHistory,
     PromptPage,
+    PromptReport,
     PromptRollouts,
+    PromptSetDetail,
+    PromptSetOut,
+    PromptSetPage,
+    PromptSetRows,
     PromptTags,
     RolloutPage,
     RunDetail,
@@ -336,6 +341,37 @@ class Client:
     def presets(self) -> list[Preset]:
         return self._read(_presets, self._send("GET", "/api/v1/presets"))
 
+    def upload_prompts(self, name: str, file: str, content: bytes, **query: str | None) -> PromptSetDetail:
+        """Adds a file of prompts as a version of the set `name`. query: mapping, prompt_key and so on, reward, against,
+        model. ApiError 422 counts every fault and names the first rows of each kind."""
+        params = {"name": name, "file": file, **query}
+        return self._call(PromptSetDetail, "POST", "/api/v1/prompt-sets", params=params, content=content, wait=320)
+
+    def check_prompts(self, file: str, content: bytes, **query: str | None) -> PromptReport:
+        """What upload_prompts would find. Nothing is kept."""
+        params = {"file": file, **query}
+        return self._call(PromptReport, "POST", "/api/v1/prompt-sets/check", params=params, content=content, wait=320)
+
+    def list_prompt_sets(self, name: str | None = None, limit: int = 50, cursor: str | None = None) -> PromptSetPage:
+        """Versions of uploaded prompt sets, newest first; name: only of this set."""
+        params = {"name": name, "limit": limit, "cursor": cursor}
+        return self._call(PromptSetPage, "GET", "/api/v1/prompt-sets", params=params)
+
+    def get_prompt_set(self, name: str, version: str) -> PromptSetDetail:
+        return self._call(PromptSetDetail, "GET", _prompt_set(name, version))
+
+    def prompt_set_rows(self, name: str, version: str, offset: int = 0, limit: int = 20) -> PromptSetRows:
+        params = {"offset": offset, "limit": limit}
+        return self._call(PromptSetRows, "GET", _prompt_set(name, version, "rows"), params=params)
+
+    def download_prompt_set(self, name: str, version: str) -> bytes:
+        """JSONL, a prompt a line."""
+        return self._send("GET", _prompt_set(name, version, "file")).content
+
+    def delete_prompt_set(self, name: str, version: str) -> PromptSetOut:
+        """ApiError 409 while a run uses it."""
+        return self._call(PromptSetOut, "DELETE", _prompt_set(name, version))
+
     def me(self) -> TokenOut:
         """The token that this client uses. ApiError 401 when it opens nothing."""
         return self._call(TokenOut, "GET", "/api/v1/me")
@@ -411,10 +447,11 @@ class Client:
         *,
         params: dict[str, Any] | None = None,
         json: Any = None,
+        content: bytes | None = None,
         headers: dict[str, str] | None = None,
         wait: float = 0,
     ) -> _Body:
-        response = self._send(method, path, params=params, json=json, headers=headers, wait=wait)
+        response = self._send(method, path, params=params, json=json, content=content, headers=headers, wait=wait)
         return self._read(TypeAdapter(body), response)
 
     def _send(
@@ -426,6 +463,7 @@ class Client:
         json: Any = None,
         data: dict[str, str] | None = None,
         files: Any = None,
+        content: bytes | None = None,
         headers: dict[str, str] | None = None,
         wait: float = 0,
     ) -> httpx.Response:
@@ -433,7 +471,15 @@ class Client:
         try:
             timeout = self._timeout + wait
             response = self._http.request(
-                method, path, params=given, json=json, data=data, files=files, headers=headers, timeout=timeout
+                method,
+                path,
+                params=given,
+                json=json,
+                content=content,
+                data=data,
+                files=files,
+                headers=headers,
+                timeout=timeout,
             )
         except httpx.TimeoutException:
             raise ApiUnreachable(self.base_url, "it did not answer in time") from None
@@ -460,6 +506,10 @@ def _run(run_id: uuid.UUID | str, *rest: str) -> str:
 
 def _webhook(webhook_id: uuid.UUID | str, *rest: str) -> str:
     return "/".join(["/api/v1/webhooks", quote(str(webhook_id), safe=""), *rest])
+
+
+def _prompt_set(name: str, version: str, *rest: str) -> str:
+    return "/".join(["/api/v1/prompt-sets", *(quote(part, safe="") for part in (name, version, *rest))])
 
 
 def _is_loopback(host: str) -> bool:

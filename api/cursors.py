@@ -57,6 +57,12 @@ class TokensCursor(Cursor):
     id: uuid.UUID
 
 
+class PromptSetsCursor(Cursor):
+    name: str | None
+    created_at: AwareDatetime
+    id: uuid.UUID
+
+
 class AuditCursor(Cursor):
     target: str | None
     id: Annotated[int, Field(ge=0, lt=2**63)]

@@ -215,6 +215,41 @@ _AUDIT: dict[str, Any] = {
     "page": "<!doctype html>...",
 }
 
+_PROMPT_SET: dict[str, Any] = {
+    "name": "gsm8k",
+    "version": "9a3eda8c4b317c79",
+    "ref": "set:gsm8k@9a3eda8c4b317c79",
+    "file": "gsm8k.train.jsonl",
+    "mapping": "gsm8k",
+    "n_prompts": 7473,
+    "n_bytes": 2310544,
+    "created_at": "2026-01-05T09:30:00Z",
+    "created_by": "ada",
+    "n_runs": 1,
+}
+_PREVIEW = {"id": "5f2b8c0de1a94773", "text": "17+25=", "answer": "42", "tags": ["addition"], "reward": None}
+_WARNING = {
+    "kind": "alike",
+    "title": "prompts that differ from others in case and white space only",
+    "refuses": False,
+    "n": 1,
+    "rows": [{"row": "812", "message": "reads like row 17"}],
+}
+_REPORT: dict[str, Any] = {
+    "accepted": True,
+    "fault": None,
+    "n_rows": 7473,
+    "n_prompts": 7473,
+    "longest": 214,
+    "findings": [_WARNING],
+    "unchecked": [],
+    "preview": [_PREVIEW],
+}
+_PROMPT_SET_DETAIL = _PROMPT_SET | {
+    "report": _REPORT,
+    "runs": [{"id": _RUN, "name": "first run", "state": "running"}],
+}
+
 ANSWERS: dict[str, Any] = {
     "audit_files": _AUDIT,
     "audit_run": _AUDIT,
@@ -399,6 +434,12 @@ ANSWERS: dict[str, Any] = {
         "best_step": 10,
     },
     "list_rollouts": {"files": [{"step": 1, "n_bytes": 40213}], "next_step": None},
+    "upload_prompt_set": _PROMPT_SET_DETAIL | {"n_runs": 0, "runs": []},
+    "check_prompts": _REPORT,
+    "list_prompt_sets": {"prompt_sets": [_PROMPT_SET], "next_cursor": None},
+    "get_prompt_set": _PROMPT_SET_DETAIL,
+    "list_prompt_set_rows": {"rows": [_PREVIEW], "next_offset": None},
+    "delete_prompt_set": _PROMPT_SET | {"n_runs": 0},
     "get_me": _TOKEN,
     "create_token": _TOKEN | {"last_used_at": None, "secret": "pilot_kV3n...shown once..."},
     "list_tokens": {"tokens": [_TOKEN], "next_cursor": None},

@@ -75,7 +75,7 @@ class Guard:
             self._check_names(scope)
             if scope["path"] not in OPEN:
                 scope.setdefault("state", {})["caller"] = await self._caller(scope, headers, request_id)
-            largest = self.uploads.get(scope["path"])
+            largest = self.uploads.get(scope["path"]) if scope["method"] == "POST" else None
             if largest is None:
                 replay = await self._read_body(headers, receive)
             else:
@@ -158,7 +158,7 @@ def _check_length(headers: Headers, largest: int) -> None:
         raise ApiProblem(
             "body-too-large",
             f"At most {largest >> 20} MiB are accepted here, and only with a Content-Length. `./pilot audit` takes "
-            "larger logs on your machine.",
+            "larger logs on your machine; a larger file of prompts is named by its path in a run config.",
             headers={"Connection": "close"},
         )
 

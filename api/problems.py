@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from api.schemas import Problem
 from db import DatabaseUnavailable, SchemaMismatch
 from db.idempotency import KeyReused
+from db.prompt_sets import PromptSetInUse, PromptSetNotFound
 from db.runs import RunNotFound, WrongState
 from db.tokens import TokenNotFound, TokenRefused
 from db.views import PromptNotFound
@@ -36,17 +37,20 @@ KINDS: dict[str, tuple[int, str]] = {
     "foreign-origin": (403, "Requests from other web pages are refused"),
     "route-not-found": (404, "There is nothing at this address"),
     "run-not-found": (404, "There is no such run"),
+    "prompt-set-not-found": (404, "There is no such prompt set"),
     "prompt-not-found": (404, "There is no such prompt"),
     "webhook-not-found": (404, "There is no such webhook"),
     "file-not-found": (404, "There is no such file"),
     "token-not-found": (404, "There is no such token"),
     "method-not-allowed": (405, "This address does not take this method"),
     "wrong-state": (409, "The run's state does not allow this"),
+    "prompt-set-in-use": (409, "Runs use this prompt set"),
     "body-too-large": (413, "The body is too large"),
     "not-json": (415, "The body must be JSON"),
     "unknown-host": (421, "The API does not answer to this host name"),
     "invalid-request": (422, "The request is not accepted"),
     "invalid-config": (422, "The run config is not accepted"),
+    "invalid-prompts": (422, "The prompts are not accepted"),
     "too-many-requests": (429, "Too many requests"),
     "key-reused": (422, "The idempotency key belongs to another request"),
     "log-refused": (422, "The log cannot be audited"),
@@ -55,6 +59,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "database-busy": (503, "The database is too busy"),
     "database-not-migrated": (503, "The database has another schema"),
     "audit-busy": (503, "Other logs are being audited"),
+    "storage-failed": (507, "The file cannot be stored"),
     "not-ready": (503, "The platform is not ready"),
 }
 
@@ -64,6 +69,8 @@ HANDLED = (
     HTTPException,
     KeyReused,
     PromptNotFound,
+    PromptSetInUse,
+    PromptSetNotFound,
     RequestValidationError,
     RunNotFound,
     SQLAlchemyError,
@@ -142,6 +149,10 @@ def problem_of(error: Exception) -> ApiProblem:
             return ApiProblem("run-not-found", f"{_sentence(error)} GET /api/v1/runs lists the runs.")
         case PromptNotFound():
             return ApiProblem("prompt-not-found", f"{_sentence(error)} GET /api/v1/runs/{{run_id}}/prompts lists them.")
+        case PromptSetNotFound():
+            return ApiProblem("prompt-set-not-found", f"{_sentence(error)} GET /api/v1/prompt-sets lists them.")
+        case PromptSetInUse():
+            return ApiProblem("prompt-set-in-use", _sentence(error))
         case TokenNotFound():
             return ApiProblem("token-not-found", f"{_sentence(error)} GET /api/v1/tokens lists the tokens.")
         case WebhookNotFound():

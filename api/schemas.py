@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from pipeline.audit import Report
 from pipeline.config import FieldProblem, RunName
+from pipeline.prompts import PreviewRow as PreviewRow
+from pipeline.prompts import PromptReport as PromptReport
 
 RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succeeded", "failed"]
 Bucket = Literal["unseen", "evicted", "skipped", "deferred", "ready", "committed"]
@@ -725,6 +727,44 @@ class DeliveryOut(BaseModel):
 class DeliveryPage(BaseModel):
     deliveries: list[DeliveryOut]
     next_cursor: str | None
+
+
+class PromptSetOut(BaseModel):
+    """One version of an uploaded prompt set. ref: what a config's data.train, data.eval or a benchmark writes."""
+
+    name: str = Field(examples=["gsm8k"])
+    version: str = Field(description="16 hex digits of the content; equal prompts, equal version.")
+    ref: str = Field(examples=["set:gsm8k@9a3eda8c4b317c79"])
+    file: str = Field(description="Name of the file that was uploaded.")
+    mapping: str = Field(examples=["gsm8k"])
+    n_prompts: int
+    n_bytes: int = Field(description="As it is stored: JSONL, a prompt a line, sorted by id.")
+    created_at: dt.datetime
+    created_by: str = Field(description="Name of the token.")
+    n_runs: int = Field(description="Runs that use it. It can be deleted when there are none.")
+
+
+class RunUsing(BaseModel):
+    id: uuid.UUID
+    name: str
+    state: str
+
+
+class PromptSetDetail(PromptSetOut):
+    report: PromptReport = Field(description="Of the upload.")
+    runs: list[RunUsing] = Field(description="The newest 100.")
+
+
+class PromptSetPage(BaseModel):
+    """Newest first."""
+
+    prompt_sets: list[PromptSetOut]
+    next_cursor: str | None
+
+
+class PromptSetRows(BaseModel):
+    rows: list[PreviewRow]
+    next_offset: int | None
 
 
 class AuditRow(BaseModel):

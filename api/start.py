@@ -15,8 +15,9 @@ from api.access import Caller
 from api.answers import run_detail
 from api.dependencies import CleanText
 from api.schemas import RunDetail
-from db import idempotency, runs
+from db import idempotency, prompt_sets, runs
 from pipeline.config import RunConfig
+from pipeline.prompts import sets_of
 from worker import queue
 
 BROKER_AWAY: Final = (
@@ -73,6 +74,7 @@ def start(
             if key is not None:
                 earlier = idempotency.take(session, caller.id, key, digest)
             if earlier is None:
+                prompt_sets.hold(session, sets_of(accepted))
                 created = _create(session, caller, action, accepted, priority, cloned_from)
                 if key is not None:
                     idempotency.keep(session, caller.id, key, created.model_dump(mode="json"))

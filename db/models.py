@@ -26,6 +26,7 @@ from sqlalchemy import (
     MetaData,
     SmallInteger,
     Text,
+    UniqueConstraint,
     func,
     text,
 )
@@ -338,6 +339,27 @@ class Token(Base):
     expires_at: Mapped[dt.datetime | None]
     revoked_at: Mapped[dt.datetime | None]
     last_used_at: Mapped[dt.datetime | None]  # to the minute
+
+
+class StoredPromptSet(Base):
+    """An uploaded prompt set. Its prompts are a file in PILOT_HOME; equal content has one version, whatever its format.
+
+    file: the name that the upload had. report: pipeline.prompts.PromptReport of what was uploaded.
+    """
+
+    __tablename__ = "prompt_sets"
+    __table_args__ = (UniqueConstraint("name", "version"), Index(None, "created_at", "id"))
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    name: Mapped[str]
+    version: Mapped[str]
+    file: Mapped[str]
+    mapping: Mapped[str]
+    n_prompts: Mapped[int]
+    n_bytes: Mapped[int] = mapped_column(BigInteger)
+    report: Mapped[dict[str, Any]]
+    created_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    created_by: Mapped[str]  # name of the token
 
 
 class PlatformSettings(Base):

@@ -1,19 +1,31 @@
 """What a run trains and is evaluated on: prompts from files, uploaded sets and the hub. No torch here."""
 
+from pipeline.prompts.child import Job, Read, read
 from pipeline.prompts.load import check_model_folder, load_prompts, load_run_prompts, preflight, read_prompts
+from pipeline.prompts.places import SetRef, set_ref, sets_of
+from pipeline.prompts.report import PreviewRow, PromptReport, rows_of_set
 from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFault, make_prompt, prompt_id
 
 __all__ = [
     "FileFault",
+    "Job",
     "Message",
+    "PreviewRow",
     "Prompt",
+    "PromptReport",
     "PromptSet",
+    "Read",
     "RowFault",
+    "SetRef",
     "check_model_folder",
     "load_prompts",
     "load_run_prompts",
     "make_prompt",
     "preflight",
     "prompt_id",
+    "read",
     "read_prompts",
+    "rows_of_set",
+    "set_ref",
+    "sets_of",
 ]

@@ -8,7 +8,6 @@ from pathlib import Path
 from pipeline.config import ConfigProblems, DataConfig, MappingName
 from pipeline.prompts.load import load_prompts
 from pipeline.prompts.types import Prompt, PromptSet
-from pipeline.prompts.verl_files import write_verl
 
 
 def convert(source: str, out: Path, mapping: MappingName, system: str | None, template: str | None) -> PromptSet:
@@ -20,6 +19,8 @@ def convert(source: str, out: Path, mapping: MappingName, system: str | None, te
         case ".jsonl":
             write_jsonl(prompts.prompts, out)
         case ".parquet":
+            from pipeline.prompts.verl_files import write_verl  # pyarrow is large, and most who read prompts write none
+
             write_verl(prompts.prompts, out, prompts.name)
         case _:
             raise ConfigProblems.one("OUT", str(out), "ends in .jsonl (our columns) or .parquet (verl's layout)")

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.config import pilot_home, resolve
+from pipeline.config import RunConfig, pilot_home, resolve
 from pipeline.prompts import hub
 from pipeline.prompts.types import FileFault
 
@@ -47,6 +47,12 @@ def set_ref(source: str) -> SetRef | None:
             "16 hex digits that its upload answered"
         )
     return SetRef(name, version)
+
+
+def sets_of(config: RunConfig) -> list[SetRef]:
+    """The uploaded sets that a run uses. Its sources were checked before."""
+    sources = [config.data.train, *(benchmark.data for benchmark in config.benchmarks)]
+    return [ref for source in sources if (ref := set_ref(source)) is not None]
 
 
 def find(source: str) -> tuple[str, list[Path]]:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 FaultKind = Literal[
     "malformed", "encoding", "no_prompt", "no_answer", "unknown_reward", "repeated", "contradicting",
-    "held_out", "alike", "too_long", "bad_answer",
+    "held_out", "alike", "too_long", "bad_answer", "replaced",
 ]  # fmt: skip
 
 

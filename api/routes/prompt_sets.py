@@ -1,0 +1,327 @@
+"""Uploaded prompt sets: add, check, list, look into, download, delete.
+
+A file from outside is written to disk as it comes in and read by a process of its own (pipeline.prompts.read), which
+writes what it accepts as JSONL. That file appears in its place whole, then the row: a set that is listed is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Final, Literal
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Path, Query, Request, Response, status
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
+
+from api import cursors
+from api.access import Caller, Runner, needs_run
+from api.dependencies import CleanText, Reading, Writing
+from api.openapi import problems
+from api.problems import ApiProblem, refused
+from api.schemas import PromptSetDetail, PromptSetOut, PromptSetPage, PromptSetRows, RunUsing
+from db import prompt_sets
+from db.models import StoredPromptSet
+from db.paging import Place
+from pipeline.config import FieldProblem, MappingName, pilot_home, resolve
+from pipeline.prompts import FileFault, Job, PromptReport, Read, SetRef, read, rows_of_set, set_ref
+
+router = APIRouter(prefix="/api/v1/prompt-sets", tags=["prompt sets"])
+
+MAX_UPLOAD: Final = 256 << 20  # bytes
+UPLOADS: Final = ("/api/v1/prompt-sets", "/api/v1/prompt-sets/check")
+_SUFFIXES: Final = (".jsonl", ".json", ".csv", ".parquet")
+_AT_A_TIME: Final = 2  # files that are read
+_readers = anyio.CapacityLimiter(_AT_A_TIME)
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "description": f"The file as it is, at most {MAX_UPLOAD >> 20} MiB.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+SetName = Annotated[str, Path(pattern=_NAME, description="Name of the set.", examples=["gsm8k"])]
+Version = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="Its version.", examples=["9a3eda8c4b317c79"])]
+
+
+class FileQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    file: str = Field(
+        min_length=1, max_length=200, pattern=r"^[^/\\\x00-\x1f\x7f]+$",
+        description="Name of the file; its ending (.jsonl, .json, .csv, .parquet) tells the format.",
+        examples=["train.jsonl"],
+    )  # fmt: skip
+    mapping: MappingName = Field("plain", description="Which columns hold prompt and answer, as data.mapping.")
+    prompt_key: CleanText = Field("prompt", min_length=1, max_length=200, description="As data.prompt_key.")
+    answer_key: CleanText = Field("answer", min_length=1, max_length=200, description="As data.answer_key.")
+    tags_key: CleanText = Field("tags", min_length=1, max_length=200, description="As data.tags_key.")
+    reward_key: CleanText = Field("reward", min_length=1, max_length=200, description="As data.reward_key.")
+    reward: Literal["exact", "numeric", "gsm8k", "math", "choice", "code", "reasoning_gym"] | None = Field(
+        None, description="Check that this reward can use the reference answers.", examples=["math"]
+    )
+    against: CleanText | None = Field(
+        None, max_length=100, description="Find prompts that are in this set, too.", examples=["set:NAME@VERSION"]
+    )
+    model: CleanText | None = Field(None, max_length=500, description="Count tokens as this model folder does.")
+
+
+class UploadQuery(FileQuery):
+    name: str = Field(pattern=_NAME, description="Name of the set.", examples=["gsm8k"])
+
+
+class SetsQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: CleanText | None = Field(None, max_length=100, description="Only versions of this set.")
+    limit: int = Field(50, ge=1, le=200, description="Most versions in one page.")
+    cursor: CleanText | None = Field(None, description="`next_cursor` of the page before.")
+
+
+class RowsQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    offset: int = Field(0, ge=0, lt=2**31, description="Prompts to pass over; `next_offset` of the part before.")
+    limit: int = Field(20, ge=1, le=200, description="Most prompts to answer.")
+
+
+@router.post(
+    "",
+    status_code=status.HTTP_201_CREATED,
+    operation_id="upload_prompt_set",
+    openapi_extra=_BODY,
+    responses={
+        200: {"model": PromptSetDetail, "description": "These prompts were there already, under this name."},
+        **problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed"),
+    },
+)
+async def upload_prompt_set(
+    query: Annotated[UploadQuery, Query()], caller: Runner, session: Writing, request: Request, response: Response
+) -> PromptSetDetail:
+    """Add a file of prompts as a version of a set: all of it, or nothing with every fault counted.
+
+    The same prompts in another order or format are the same version, and answer 200.
+    """
+    with _scratch() as folder:
+        done = await _read_upload(query, request, folder)
+        if not done.report.accepted:
+            raise _not_accepted(done.report)
+        stored, new = await run_in_threadpool(_store, session, caller, query, done, folder)
+    response.status_code = 201 if new else 200
+    return stored
+
+
+@router.post(
+    "/check",
+    operation_id="check_prompts",
+    openapi_extra=_BODY,
+    dependencies=[Depends(needs_run)],
+    responses=problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed"),
+)
+async def check_prompts(query: Annotated[FileQuery, Query()], request: Request) -> PromptReport:
+    """What uploading a file would find, and its first prompts. Nothing is kept."""
+    with _scratch() as folder:
+        return (await _read_upload(query, request, folder)).report
+
+
+@router.get("", operation_id="list_prompt_sets", responses=problems("invalid-request"))
+def list_prompt_sets(query: Annotated[SetsQuery, Query()], session: Reading) -> PromptSetPage:
+    """Versions of all sets, newest first."""
+    after = None
+    if query.cursor is not None:
+        at = cursors.decode(cursors.PromptSetsCursor, query.cursor, name=query.name)
+        after = Place(at.created_at, at.id)
+    rows, following = prompt_sets.page(session, name=query.name, limit=query.limit, after=after)
+    next_cursor = None
+    if following is not None:
+        next_cursor = cursors.encode(cursors.PromptSetsCursor(name=query.name, **following._asdict()))
+    return PromptSetPage(prompt_sets=[_out(session, row) for row in rows], next_cursor=next_cursor)
+
+
+@router.get(
+    "/{name}/{version}",
+    operation_id="get_prompt_set",
+    responses=problems("prompt-set-not-found", "invalid-request"),
+)
+def get_prompt_set(name: SetName, version: Version, session: Reading) -> PromptSetDetail:
+    """One version with the report of its upload, and the runs that use it."""
+    return _detail(session, prompt_sets.get(session, name, version))
+
+
+@router.get(
+    "/{name}/{version}/rows",
+    operation_id="list_prompt_set_rows",
+    responses=problems("prompt-set-not-found", "invalid-request"),
+)
+def list_prompt_set_rows(
+    name: SetName, version: Version, query: Annotated[RowsQuery, Query()], session: Reading
+) -> PromptSetRows:
+    """Its prompts, in the order of their ids. Long texts are cut."""
+    prompt_sets.get(session, name, version)
+    try:
+        found = list(islice(rows_of_set(SetRef(name, version)), query.offset, query.offset + query.limit + 1))
+    except FileFault:
+        raise prompt_sets.PromptSetNotFound(name, version) from None
+    more = len(found) > query.limit
+    return PromptSetRows(rows=found[: query.limit], next_offset=query.offset + query.limit if more else None)
+
+
+@router.get(
+    "/{name}/{version}/file",
+    operation_id="get_prompt_set_file",
+    response_class=FileResponse,
+    responses={
+        200: {"description": "JSONL, a prompt a line.", "content": {"application/octet-stream": {}}},
+        **problems("prompt-set-not-found", "invalid-request"),
+    },
+)
+def get_prompt_set_file(name: SetName, version: Version, session: Reading) -> FileResponse:
+    """The whole set."""
+    prompt_sets.get(session, name, version)
+    path = SetRef(name, version).path
+    if not path.is_file():
+        raise prompt_sets.PromptSetNotFound(name, version)
+    return FileResponse(
+        path, filename=f"{name}-{version}.jsonl", media_type="application/octet-stream",
+        headers={"X-Content-Type-Options": "nosniff"},
+    )  # fmt: skip
+
+
+@router.delete(
+    "/{name}/{version}",
+    operation_id="delete_prompt_set",
+    responses=problems("prompt-set-not-found", "prompt-set-in-use", "invalid-request"),
+)
+def delete_prompt_set(name: SetName, version: Version, caller: Runner, session: Writing) -> PromptSetOut:
+    """Delete a version that no run uses. There is no way back."""
+    with session.begin():
+        deleted = _out(session, prompt_sets.get(session, name, version))
+        prompt_sets.delete(session, name, version)
+        caller.record(session, "prompt-set.delete", deleted.ref, before=deleted.model_dump(mode="json", include=_TOLD))
+    shutil.rmtree(SetRef(name, version).folder, ignore_errors=True)
+    return deleted
+
+
+_TOLD: Final = {"name", "version", "file", "mapping", "n_prompts"}
+
+
+@contextmanager
+def _scratch() -> Iterator[FilePath]:
+    """A folder for one upload, on the same disk as the sets, and gone afterwards."""
+    root = pilot_home() / "prompt-sets"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".incoming-", dir=root) as folder:
+            yield FilePath(folder)
+    except OSError as error:
+        raise ApiProblem("storage-failed", f"{error.strerror or error}. Tell whoever runs the platform.") from None
+
+
+async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> Read:
+    suffix = FilePath(query.file).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise refused("query.file", query.file, f"files end in {', '.join(_SUFFIXES)}; unpack an archive first")
+    against = _against(query.against)
+    path = folder / f"upload{suffix}"
+    size = 0
+    with path.open("wb") as file:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MAX_UPLOAD:
+                raise ApiProblem(
+                    "body-too-large",
+                    f"At most {MAX_UPLOAD >> 20} MiB are accepted. Put a larger file on storage that the workers "
+                    "share, and name its path in the config.",
+                    headers={"Connection": "close"},
+                )
+            file.write(chunk)
+    job = Job(
+        path=path,
+        out=folder / "prompts.jsonl",
+        against=against,
+        reward=None if query.reward is None else {"name": query.reward},
+        model=None if query.model is None else resolve(query.model),
+        **query.model_dump(include={"mapping", "prompt_key", "answer_key", "tags_key", "reward_key"}),
+    )
+    try:
+        return await anyio.to_thread.run_sync(read, job, limiter=_readers)
+    except FileFault as error:
+        raise ApiProblem("invalid-prompts", f"The file {error}.") from None
+
+
+def _against(ref: str | None) -> FilePath | None:
+    if ref is None:
+        return None
+    try:
+        found = set_ref(ref)
+        if found is None or not found.path.is_file():
+            raise FileFault("is not an uploaded set: give set:NAME@VERSION")
+    except FileFault as error:
+        raise refused("query.against", ref, str(error)) from None
+    return found.path
+
+
+def _not_accepted(report: PromptReport) -> ApiProblem:
+    errors = [
+        FieldProblem(field=f"row {found.row}", value=None, message=found.message)
+        for finding in report.findings
+        if finding.refuses
+        for found in finding.rows
+    ]
+    counted = [f"{finding.n:,} {finding.title}" for finding in report.findings if finding.refuses]
+    if report.fault:
+        counted.insert(0, f"the file {report.fault}")
+    return ApiProblem("invalid-prompts", f"Nothing was stored: {'; '.join(counted)}.", errors=errors)
+
+
+def _store(
+    session: Session, caller: Caller, query: UploadQuery, done: Read, folder: FilePath
+) -> tuple[PromptSetDetail, bool]:
+    assert done.version is not None, "an accepted file has a version"
+    ref = SetRef(query.name, done.version)
+    ref.folder.mkdir(parents=True, exist_ok=True)
+    with session.begin():
+        stored, new = prompt_sets.keep(
+            session,
+            name=ref.name,
+            version=ref.version,
+            file=query.file,
+            mapping=query.mapping,
+            n_prompts=done.report.n_prompts,
+            n_bytes=done.n_bytes,
+            report=done.report.model_dump(mode="json"),
+            created_by=caller.name,
+        )
+        os.replace(folder / "prompts.jsonl", ref.path)  # the same content, if it was there
+        detail = _detail(session, stored)
+        if new:
+            caller.record(session, "prompt-set.upload", detail.ref, after=detail.model_dump(mode="json", include=_TOLD))
+    return detail, new
+
+
+def _columns(session: Session, row: StoredPromptSet) -> dict[str, Any]:
+    named = {name: getattr(row, name) for name in PromptSetOut.model_fields if hasattr(row, name)}
+    return named | {
+        "ref": str(SetRef(row.name, row.version)),
+        "n_runs": prompt_sets.n_users(session, row.name, row.version),
+    }
+
+
+def _out(session: Session, row: StoredPromptSet) -> PromptSetOut:
+    return PromptSetOut.model_validate(_columns(session, row))
+
+
+def _detail(session: Session, row: StoredPromptSet) -> PromptSetDetail:
+    using = prompt_sets.users(session, row.name, row.version)
+    return PromptSetDetail(
+        **_columns(session, row),
+        report=PromptReport.model_validate(row.report),
+        runs=[RunUsing.model_validate(run, from_attributes=True) for run in using],
+    )

@@ -1,0 +1,251 @@
+"""What is wrong with a file of prompts, all of it: every fault counted, the first rows of each kind named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, Field
+
+from pipeline.config import MappingName
+from pipeline.prompts.lengths import Lengths
+from pipeline.prompts.load import read_prompts
+from pipeline.prompts.mappings import Layout, layout
+from pipeline.prompts.places import SetRef
+from pipeline.prompts.types import FaultKind, FileFault, Message, Prompt, RowFault
+from pipeline.rewards import Response, RewardConfig, Scorer
+from pipeline.rewards.maths import MathReward
+from pipeline.rewards.registry import parts_of
+
+SHOWN: Final = 20
+PREVIEW: Final = 5
+_CUT: Final = 2000  # characters of a prompt that a preview shows
+
+WORDS: Final[dict[FaultKind, str]] = {
+    "malformed": "rows that cannot be read",
+    "encoding": "rows with broken text",
+    "no_prompt": "rows without a prompt",
+    "no_answer": "rows without a reference answer",
+    "unknown_reward": "rows with an unknown reward",
+    "repeated": "prompts that come again",
+    "contradicting": "prompts that come with different answers",
+    "held_out": "prompts that are also in the other set",
+    "alike": "prompts that differ from others in case and white space only",
+    "too_long": "prompts that are too long for the model",
+    "bad_answer": "reference answers that the reward cannot use",
+    "replaced": "prompts with replacement characters (U+FFFD): their text was broken before",
+}
+WARNINGS: Final = ("held_out", "alike", "too_long", "bad_answer", "replaced")
+
+
+class FoundRow(BaseModel):
+    row: str = Field(description="Its number; `3 of b.parquet` where several files are read.", examples=["17"])
+    message: str = Field(examples=["has no text in 'answer' (fields there: prompt)"])
+
+
+class Finding(BaseModel):
+    """One kind of fault. refuses: a file with it is not accepted; else it is a warning."""
+
+    kind: FaultKind = Field(examples=["no_answer"])
+    title: str = Field(examples=["rows without a reference answer"])
+    refuses: bool
+    n: int = Field(description="Rows that have it, all of them.")
+    rows: list[FoundRow] = Field(description="The first of them.")
+
+
+class PreviewRow(BaseModel):
+    """A prompt as it was read."""
+
+    id: str = Field(examples=["5f2b8c0de1a94773"])
+    text: str
+    answer: str
+    tags: list[str]
+    reward: str | None
+
+
+class PromptReport(BaseModel):
+    """What is in a file of prompts. It is accepted as a whole or not at all."""
+
+    accepted: bool
+    fault: str | None = Field(description="Why the file could not be read to its end; null when it could.")
+    n_rows: int
+    n_prompts: int = Field(description="Different prompts among them that can be used.")
+    longest: int | None = Field(description="Tokens of the longest prompt, chat template included; null: not counted.")
+    findings: list[Finding]
+    unchecked: list[str] = Field(description="What was asked for and could not be checked, and why.")
+    preview: list[PreviewRow]
+
+    def text(self, name: str) -> str:
+        """For a terminal."""
+        lines = [f"{name}: {self.n_prompts:,} prompts in {self.n_rows:,} rows"]
+        lines += [f"cannot be read to its end: {self.fault}"] if self.fault else []
+        lines += [f"longest prompt: {self.longest:,} tokens"] if self.longest is not None else []
+        for finding in self.findings:
+            lines += ["", f"{'refused' if finding.refuses else 'warning'}: {finding.n:,} {finding.title}"]
+            lines += [f"  row {found.row}: {found.message}" for found in finding.rows]
+            lines += [f"  and {finding.n - len(finding.rows):,} more"] if finding.n > len(finding.rows) else []
+        lines += [f"not checked: {what}" for what in self.unchecked]
+        return "\n".join([*lines, "", "accepted" if self.accepted else "not accepted"])
+
+
+@dataclass
+class Questions:
+    """What to look for besides the file itself. against: files of the other side (train or held-out), in the columns of
+    against_mapping. model: a model folder, for lengths; max_tokens: unset means the model's context."""
+
+    against: Sequence[Path] = ()
+    against_mapping: MappingName = "plain"
+    reward: RewardConfig | None = None
+    model: Path | None = None
+    max_tokens: int | None = None
+    system: str | None = None
+    template: str | None = None
+
+
+@dataclass
+class _Findings:
+    found: dict[FaultKind, tuple[int, list[FoundRow]]] = field(default_factory=dict)
+
+    def add(self, kind: FaultKind, row: str, message: str) -> None:
+        n, rows = self.found.get(kind, (0, []))
+        if n < SHOWN:
+            rows.append(FoundRow(row=row, message=message[:500]))
+        self.found[kind] = n + 1, rows
+
+    def told(self) -> list[Finding]:
+        kinds = [kind for kind in WORDS if kind in self.found]
+        return [
+            Finding(
+                kind=kind, title=WORDS[kind], refuses=kind not in WARNINGS, n=self.found[kind][0],
+                rows=self.found[kind][1],
+            )
+            for kind in kinds
+        ]  # fmt: skip
+
+
+def examine(paths: Sequence[Path], by: Layout, ask: Questions) -> tuple[PromptReport, list[Prompt]]:
+    """The report, and the prompts that can be used, each once. Raises nothing: what is wrong is in the report."""
+    findings, unchecked, fault, n_rows = _Findings(), [], None, 0
+    first: dict[tuple[Message, ...] | str, tuple[str, Prompt]] = {}  # chat -> where it came first
+    keys: dict[str, str] = {}
+    try:
+        for row, prompt in read_prompts(paths, by, ask.system, ask.template):
+            n_rows += 1
+            if isinstance(prompt, RowFault):
+                findings.add(prompt.kind, row, str(prompt))
+                continue
+            chat = prompt.messages or prompt.text
+            if chat in first:
+                where, other = first[chat]
+                same = other.answer == prompt.answer
+                words = "the same" if same else f"the answer {other.answer[:80]!r}, here {prompt.answer[:80]!r}"
+                findings.add("repeated" if same else "contradicting", row, f"is in row {where}, too, with {words}")
+                continue
+            first[chat] = row, prompt
+            if (where := keys.setdefault(key_of(prompt), row)) != row:
+                findings.add("alike", row, f"reads like row {where}")
+            if "\ufffd" in prompt.text or "\ufffd" in prompt.answer:
+                findings.add("replaced", row, "has a U+FFFD in its prompt or answer")
+    except FileFault as error:
+        fault = str(error)
+    if not first and fault is None and not findings.found:
+        fault = "has no prompts; a prompt set needs at least one"
+    placed = list(first.values())
+    longest = None
+    for check in (_held_out, _too_long, _bad_answers):
+        try:
+            longest = check(placed, ask, findings) or longest
+        except FileFault as error:
+            unchecked.append(str(error))
+    told = findings.told()
+    report = PromptReport(
+        accepted=fault is None and not any(finding.refuses for finding in told),
+        fault=fault,
+        n_rows=n_rows,
+        n_prompts=len(first),
+        longest=longest,
+        findings=told,
+        unchecked=unchecked,
+        preview=[preview(prompt) for _, prompt in placed[:PREVIEW]],
+    )
+    return report, [prompt for _, prompt in placed]
+
+
+def preview(prompt: Prompt) -> PreviewRow:
+    return PreviewRow(
+        id=prompt.id, text=prompt.text[:_CUT], answer=prompt.answer[:_CUT], tags=list(prompt.tags), reward=prompt.reward
+    )
+
+
+def rows_of_set(ref: SetRef) -> Iterator[PreviewRow]:
+    """Its prompts in the order of their ids, read as they are asked for. Raises FileFault."""
+    for _, prompt in read_prompts([ref.path], layout("plain")):
+        if isinstance(prompt, Prompt):
+            yield preview(prompt)
+
+
+def key_of(prompt: Prompt) -> str:
+    """What prompts have in common that read alike."""
+    return " ".join(prompt.text.casefold().split())
+
+
+_Placed = Sequence[tuple[str, Prompt]]
+
+
+def _held_out(placed: _Placed, ask: Questions, findings: _Findings) -> None:
+    if not ask.against:
+        return
+    other: dict[str, str] = {}
+    try:
+        for row, prompt in read_prompts(ask.against, layout(ask.against_mapping), ask.system, ask.template):
+            if isinstance(prompt, Prompt):
+                other.setdefault(key_of(prompt), row)
+    except FileFault as error:
+        raise FileFault(f"prompts that are also in the other set: that set {error}") from None
+    for row, prompt in placed:
+        if (where := other.get(key_of(prompt))) is not None:
+            findings.add("held_out", row, f"is row {where} of the other set: {prompt.text[:80]!r}")
+
+
+def _too_long(placed: _Placed, ask: Questions, findings: _Findings) -> int | None:
+    """The longest prompt's tokens."""
+    if ask.model is None:
+        return None
+    try:
+        lengths = Lengths(ask.model)
+        counts = lengths([prompt for _, prompt in placed])
+    except FileFault as error:
+        raise FileFault(f"prompt lengths: {error}") from None
+    limit = ask.max_tokens or lengths.limit
+    for (row, _), n in zip(placed, counts, strict=True):
+        if limit is not None and n > limit:
+            findings.add("too_long", row, f"has {n:,} tokens, chat template included; accepted are {limit:,}")
+    return max(counts, default=None)
+
+
+def _bad_answers(placed: _Placed, ask: Questions, findings: _Findings) -> None:
+    if ask.reward is None:
+        return
+    own = [(row, prompt) for row, prompt in placed if prompt.reward is None]
+    for (row, prompt), why in zip(own, unusable(ask.reward, [p.answer for _, p in own]), strict=True):
+        if why is not None:
+            findings.add("bad_answer", row, f"{why}: {prompt.answer[:120]!r}")
+
+
+def unusable(reward: RewardConfig, answers: Sequence[str]) -> Iterable[str | None]:
+    """Why the reward can't use each reference answer; None where it can. No response was ever right or wrong here: a
+    verdict on one that no reference equals is failed exactly where the reference itself is at fault."""
+    reasons: list[str | None] = [None] * len(answers)
+    for part in parts_of(reward)[0]:
+        asked = [Response("\\boxed{\\operatorname{nothing}_{7919}}", answer) for answer in answers]
+        if isinstance(part.reward, MathReward):
+            with Scorer(part.reward) as scorer:
+                verdicts = [score.parts["math"] for score in scorer.score(asked)]
+            found = [v.why if v.failed else None for v in verdicts]
+        else:  # a look says what is wrong with a reference; code and tasks are not run for that
+            looks = [part.reward.look(response) for response in asked]
+            found = [None if isinstance(v, tuple) or not v.failed else v.why for v in looks]
+        reasons = [reason or why for reason, why in zip(reasons, found, strict=True)]
+    return reasons

@@ -1,0 +1,135 @@
+"""Uploaded prompt sets: versions by content, refusals with every fault, use by runs, and uploads made to do harm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+
+from api.routes import prompt_sets as routes
+from pipeline.prompts import child
+from tests.api.served import make_token
+
+URL = "/api/v1/prompt-sets"
+ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "tags": ["add"]} for n in range(30)]
+
+
+@pytest.fixture
+def kept(home: Path) -> Iterator[Path]:
+    yield home / "prompt-sets"
+    assert not list((home / "prompt-sets").glob(".incoming-*")), "an upload has left something behind"
+
+
+def jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+def upload(api: TestClient, content: bytes, status: int = 201, **query: str) -> dict[str, Any]:
+    answer = api.post(URL, params={"name": "sums", "file": "a.jsonl", **query}, content=content)
+    assert answer.status_code == status, answer.text
+    return dict(answer.json())
+
+
+def test_a_set_from_its_upload_to_its_end(
+    kept: Path, api: TestClient, database_url: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    made = upload(api, jsonl(ROWS), reward="math", model="pipeline/bundled/policy")
+    version, ref = made["version"], made["ref"]
+    assert ref == f"set:sums@{version}" and made["n_prompts"] == 30 and made["n_runs"] == 0
+    assert made["report"]["accepted"] and made["report"]["longest"] > 5 and made["report"]["findings"] == []
+
+    # The same prompts in another order and format are the same version; other ones are another.
+    pq.write_table(pa.Table.from_pylist(random.Random(0).sample(ROWS, 30)), tmp_path / "b.parquet")
+    same = upload(api, (tmp_path / "b.parquet").read_bytes(), 200, file="b.parquet")
+    assert same == made, "as it was uploaded first"
+    other = upload(api, jsonl(ROWS[:20]))
+    assert other["version"] != version
+
+    listed = api.get(URL, params={"limit": 1}).json()
+    assert [s["version"] for s in listed["prompt_sets"]] == [other["version"]]
+    rest = api.get(URL, params={"limit": 1, "cursor": listed["next_cursor"]}).json()
+    assert [s["version"] for s in rest["prompt_sets"]] == [version] and rest["next_cursor"] is None
+    assert api.get(URL, params={"name": "other"}).json()["prompt_sets"] == []
+
+    rows = api.get(f"{URL}/sums/{version}/rows", params={"limit": 25}).json()
+    more = api.get(f"{URL}/sums/{version}/rows", params={"offset": rows["next_offset"], "limit": 25}).json()
+    assert len(rows["rows"] + more["rows"]) == 30 and more["next_offset"] is None
+    assert [r["id"] for r in rows["rows"]] == sorted(r["id"] for r in rows["rows"])
+    assert len(api.get(f"{URL}/sums/{version}/file").content.splitlines()) == 30
+
+    # A run that names it keeps it; prompts that are on both sides are told at both ends.
+    config["data"]["train"] = ref
+    refused = api.post("/api/v1/config/validate", json={"config": config | {"data": {"train": ref, "eval": ref}}})
+    assert "30 held-out prompts also among the training prompts" in refused.json()["problems"][0]["message"]
+    held_out = api.post(f"{URL}/check", params={"file": "a.jsonl", "against": ref}, content=jsonl(ROWS[5:8])).json()
+    assert [(f["kind"], f["n"], f["refuses"]) for f in held_out["findings"]] == [("held_out", 3, False)]
+    run = api.post("/api/v1/runs", json={"config": config}).json()
+    assert run["config"]["data"]["train"] == ref, run
+    assert api.get(f"{URL}/sums/{version}").json()["runs"] == [
+        {"id": run["id"], "name": run["name"], "state": run["state"]}
+    ]
+    in_use = api.delete(f"{URL}/sums/{version}")
+    assert in_use.status_code == 409 and run["id"] in in_use.json()["detail"]
+    api.post(f"/api/v1/runs/{run['id']}/stop")
+    assert api.delete(f"/api/v1/runs/{run['id']}").status_code == 200
+    assert api.delete(f"{URL}/sums/{version}").json()["n_runs"] == 0
+    assert not (kept / "sums" / version).exists() and (kept / "sums" / other["version"]).exists()
+    assert api.get(f"{URL}/sums/{version}").status_code == 404
+    gone = api.post("/api/v1/runs", json={"config": config}).json()
+    assert "there is no such prompt set" in gone["errors"][0]["message"]
+
+    actions = [entry["action"] for entry in api.get("/api/v1/audit", params={"target": ref}).json()["entries"]]
+    assert actions == ["prompt-set.delete", "prompt-set.upload"]
+    reader = {"authorization": f"Bearer {make_token(database_url, 'read')}"}
+    assert api.get(URL, headers=reader).status_code == 200
+    assert api.post(URL, params={"name": "a", "file": "a.csv"}, headers=reader).status_code == 403
+    assert api.delete(f"{URL}/sums/{other['version']}", headers=reader).status_code == 403
+
+
+def test_nothing_is_accepted_half(kept: Path, api: TestClient, tmp_path: Path) -> None:
+    rows = [*ROWS, ROWS[3], {"prompt": "5+5=", "answer": "11"}, {"prompt": "?"}, {"answer": "1"}]
+    problem = upload(api, jsonl(rows) + b'\n{"prompt": "caf\xe9"}\n[1]', 422)
+    assert problem["type"] == "/problems/invalid-prompts" and "1 rows without a reference answer" in problem["detail"]
+    assert {e["field"]: e["message"].split(" (")[0] for e in problem["errors"]} == {
+        "row 31": "is in row 4, too, with the same",
+        "row 32": "is in row 6, too, with the answer '10', here '11'",
+        "row 33": "has no text in 'answer'",
+        "row 34": "has no text in 'prompt'",
+        "row 35": "is not UTF-8",
+        "row 36": "is a list, not an object",
+    }
+    many = upload(api, jsonl([{"prompt": "a"}] * 500), 422)
+    assert "500 rows without a reference answer" in many["detail"] and len(many["errors"]) == 20, "all are counted"
+
+    bomb = pa.DictionaryArray.from_arrays(pa.array([0] * 40, pa.int32()), pa.array(["0" * 5_000_000]))
+    pq.write_table(pa.table({"prompt": bomb, "answer": ["1"] * 40}), tmp_path / "bomb.parquet")
+    hostile = {
+        "a.parquet": (tmp_path / "bomb.parquet").read_bytes(), "b.parquet": b"PAR1" + b"\x00" * 50 + b"PAR1",
+        "c.jsonl": gzip.compress(b"0" * 10_000_000), "d.json": b"[" * 1_000_000, "e.jsonl": b"",
+        "f.csv": b'prompt,answer\n"' + b"x" * 6_000_000,
+    }  # fmt: skip
+    for file, content in hostile.items():
+        assert upload(api, content, 422, file=file)["type"] == "/problems/invalid-prompts", file
+    for query in ({"name": "../../etc"}, {"name": "a/b"}, {"name": ".hidden"}, {"file": "../a.jsonl"},
+                  {"file": "a.zip"}, {"file": "a.jsonl.gz"}, {"against": "set:../x@0123456789abcdef"},
+                  {"against": "pyproject.toml"}, {"mapping": "mnist"}):  # fmt: skip
+        assert upload(api, jsonl(ROWS), 422, **query)["type"] == "/problems/invalid-request", query
+    for path in ("..%2f..%2fetc/0123456789abcdef", "sums/..%2f..%2f..%2fx", "sums/0123456789abcdeX"):
+        assert api.get(f"{URL}/{path}").status_code in (404, 422)
+    assert [p for p in kept.rglob("*") if p.is_file()] == [] and api.get(URL).json()["prompt_sets"] == []
+
+
+def test_uploads_are_bounded(kept: Path, api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_UPLOAD", 1000)
+    assert upload(api, b"0" * 1001, 413)["type"] == "/problems/body-too-large"
+    monkeypatch.setattr(routes, "MAX_UPLOAD", 1 << 20)
+    monkeypatch.setattr(child, "SECONDS", 0.01)
+    assert "takes over 0.01 s to read" in upload(api, jsonl(ROWS), 422)["detail"]
