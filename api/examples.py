@@ -211,7 +211,6 @@ _AUDIT: dict[str, Any] = {
         "bad_rows": 0,
         "bad": [],
     },
-    "section": '<style>...</style><div class="a-report">...</div>',
     "page": "<!doctype html>...",
 }
 

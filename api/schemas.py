@@ -108,12 +108,9 @@ class CurvePoint(BaseModel):
 
 
 class Audit(BaseModel):
-    """What an audit found. `section` is the report as HTML to put into a page, `page` as a file that needs no network.
-    What the log says is escaped in both.
-    """
+    """What an audit found; `page` is the report as an HTML file that needs no network, with no script in it."""
 
     report: Report
-    section: str
     page: str
 
 

@@ -20,7 +20,7 @@ from api.openapi import problems
 from api.problems import ApiProblem, refused
 from api.schemas import Audit
 from db import runs
-from pipeline.audit import AuditSettings, BadLog, Report, bounded, page, section
+from pipeline.audit import AuditSettings, BadLog, Report, bounded, page
 
 router = APIRouter(prefix="/api/v1", tags=["audits"])
 
@@ -112,4 +112,4 @@ def _audited(path: Path, settings: AuditSettings, source: str) -> Audit:
     finally:
         _under_way.release()
     report = report.model_copy(update={"source": source})
-    return Audit(report=report, section=section(report), page=page(report))
+    return Audit(report=report, page=page(report))

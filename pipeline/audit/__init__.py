@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.audit.child import Bounds, bounded
-from pipeline.audit.html import page, section
+from pipeline.audit.html import page
 from pipeline.audit.report import AuditSettings, Format, Interval, Report
 from pipeline.audit.rows import BadLog
 
-__all__ = ["AuditSettings", "BadLog", "Bounds", "Format", "Interval", "Report", "audit", "bounded", "page", "section"]
+__all__ = ["AuditSettings", "BadLog", "Bounds", "Format", "Interval", "Report", "audit", "bounded", "page"]
 
 
 def audit(path: Path, settings: AuditSettings, tell: Callable[[int, int], None] = lambda done, of: None) -> Report:

@@ -1,4 +1,4 @@
-"""The report as a web page: one file, no script, nothing fetched. `section` is what a page of the dashboard shows."""
+"""The report as a web page: one file, no script, nothing fetched. The dashboard shows the same page in a frame."""
 
 from __future__ import annotations
 
@@ -68,24 +68,22 @@ _PAGE = """<!doctype html>
 body {{ font: 15px Inter, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
   max-width: 1180px; margin: 0 auto; padding: 18px 14px 40px;
   background: light-dark(#FFFFFF, #0E1117); color: light-dark(#171B26, #E6E9F0); }}
-h1 {{ font-size: 1.5rem; margin: 0; }}</style></head>
-<body><h1>Rollout audit</h1>{section}</body></html>
+h1 {{ font-size: 1.5rem; margin: 0; }}
+{style}</style></head>
+<body><h1>Rollout audit</h1>{body}</body></html>
 """
 
 
 def page(report: Report) -> str:
-    return _PAGE.format(title=escape(report.source), section=section(report))
-
-
-def section(report: Report) -> str:
-    """HTML with its own style; all that a log or a user wrote is escaped."""
-    return (
-        f'<style>{STYLE}</style><div class="a-report">{_facts(report)}'
+    """All that a log or a user wrote is escaped; the page forbids scripts and requests besides."""
+    body = (
+        f'<div class="a-report">{_facts(report)}'
         f'<div class="a-grid">{_answers(report)}</div>'
         f'<div class="a-grid">{_methods(report)}</div>'
         f'<div class="a-grid a-two">{_over_steps(report)}{_difficulty(report)}'
         f"{_dead(report)}{_trust(report)}</div></div>"
     )
+    return _PAGE.format(title=escape(report.source), style=STYLE, body=body)
 
 
 def _facts(r: Report) -> str:
@@ -117,7 +115,6 @@ FORMATS = {
 
 
 def _answers(r: Report) -> str:
-    pilot_commit = r.methods[-1]
     useful = next(b for b in r.buckets if b.bucket == "ready")
     return (
         _card(
@@ -125,12 +122,7 @@ def _answers(r: Report) -> str:
             f'<div class="a-big">{r.zero_variance:.1%}</div>lie in groups whose rewards are all equal: '
             f"{r.all_right:.1%} all right, {r.all_wrong:.1%} all wrong.",
         )
-        + _card(
-            "Pilot-Commit would have needed",
-            f'<div class="a-big">{_change(pilot_commit.saved)}</div>rollouts than GRPO for as many mixed groups, and '
-            f"{_change(pilot_commit.saved_signal)} for as much signal. Rollouts only: whether it learns as much from "
-            "them, a log cannot tell.",
-        )
+        + _card("Pilot-Commit would have needed", _needed(r.methods[-1]))
         + _card(
             "Prompts that are just right",
             f'<div class="a-big">{useful.prompts / r.prompts:.1%}</div>have a success rate from '
@@ -138,6 +130,16 @@ def _answers(r: Report) -> str:
             f"({r.dead_prompts / r.prompts:.1%}) never had a mixed group and took "
             f"{r.dead_rollouts / r.rollouts:.1%} of the rollouts.",
         )
+    )
+
+
+def _needed(pilot_commit: MethodReplay) -> str:
+    if pilot_commit.saved is None or pilot_commit.saved_signal is None:
+        return "Nothing to compare: in some replay a method never trained on a mixed group."
+    return (
+        f'<div class="a-big">{_change(pilot_commit.saved)}</div>rollouts than GRPO for as many mixed groups, and '
+        f"{_change(pilot_commit.saved_signal)} for as much signal. Rollouts only: whether it learns as much from them, "
+        "a log cannot tell."
     )
 
 
@@ -253,7 +255,7 @@ def _trust(r: Report) -> str:
     ]
     items = "".join(f"<li>{escape(words)}</li>" for words in (*facts, *r.assumptions))
     chosen = r.settings.model_dump(exclude_none=True, exclude_defaults=False)
-    words = ", ".join(f"{name} {value}" for name, value in chosen.items() if value not in ([], False))
+    words = ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not False and value != [])
     return _card(
         "How far to trust the replays", f"<ul>{items}</ul><small>Settings: {escape(words)}.</small>", wide=True
     )
@@ -277,9 +279,7 @@ def _range(value: Interval | None, percent: bool = False) -> str:
     return f"{low} to {high}"
 
 
-def _change(saved: Interval | None) -> str:
-    if saved is None:
-        return "–"
+def _change(saved: Interval) -> str:
     return f"{abs(saved.median):.0%} {'fewer' if saved.median >= 0 else 'more'}"
 
 

@@ -509,6 +509,5 @@ def test_an_audit_of_a_run(api: ApiServer, running: Story) -> None:
 def test_an_audit_without_runs_and_files(api: ApiServer) -> None:
     app = open_page("audit")
     assert app.button(key="audit-go").disabled and "./pilot audit PATH" in html(app)
-    app.button_group(key="audit-source").set_value(["A run of ours"])
-    page = html(checked(app.run()))
+    page = html(checked(app.segmented_control(key="audit-source").set_value("A run of ours").run()))
     assert "No run has trained yet" in page

@@ -12,6 +12,7 @@ from ui import blocks, text
 from ui.connection import api_errors, client, show_lost, show_refused
 
 MOST_MB = 60  # the API takes 64 MiB, the wrapping of the files included
+HEIGHT = 1000
 KINDS = ("jsonl", "parquet", "csv")
 FORMATS = {"verl": "verl", "trl": "TRL", "csv": "CSV", "pilot": "this platform"}
 SOURCES = ("A run of ours", "Files")
@@ -128,7 +129,8 @@ def _show(found: Audit | None) -> None:
             icon=":material/download:", on_click="ignore", key="audit-json",
         )  # fmt: skip
     with st.container(key="audit-report"):
-        st.html(found.section)
+        # Of its own height: to measure the page Streamlit would need a script in it, and it allows none.
+        st.iframe(found.page, height=HEIGHT, alt="Report of the audit")
 
 
 render()
