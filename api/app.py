@@ -23,6 +23,7 @@ from api.routes import (
     platform,
     prompt_sets,
     prompts,
+    rewards,
     runs,
     tokens,
     views,
@@ -63,7 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
     topics = (runs, events, views, compare, audits, files, prompts, prompt_sets, config, tokens, webhooks, platform)
-    for topic in (*topics, health):
+    for topic in (*topics, rewards, health):
         app.include_router(topic.router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)

@@ -45,6 +45,10 @@ from api.schemas import (
     PromptSetPage,
     PromptSetRows,
     PromptTags,
+    RewardOut,
+    RewardResult,
+    Rewards,
+    RewardTested,
     RolloutPage,
     RunDetail,
     RunFacets,
@@ -337,6 +341,24 @@ class Client:
     def validate_config(self, config: dict[str, Any]) -> ConfigCheck:
         """Checks a config as create_run would, and starts nothing."""
         return self._call(ConfigCheck, "POST", "/api/v1/config/validate", json={"config": config})
+
+    def rewards(self) -> list[RewardOut]:
+        """The rewards that a config can name."""
+        return self._call(Rewards, "GET", "/api/v1/rewards").rewards
+
+    def test_reward(
+        self,
+        reward: dict[str, Any],
+        responses: Sequence[str],
+        answer: str = "",
+        prompt: str = "",
+        n_tokens: int | None = None,
+    ) -> list[RewardResult]:
+        """What a reward says of each response, and why. ApiError 422 for one that the API does not run."""
+        body = {
+            "reward": reward, "responses": list(responses), "answer": answer, "prompt": prompt, "n_tokens": n_tokens,
+        }  # fmt: skip
+        return self._call(RewardTested, "POST", "/api/v1/rewards/test", json=body, wait=60).results
 
     def presets(self) -> list[Preset]:
         return self._read(_presets, self._send("GET", "/api/v1/presets"))

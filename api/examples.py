@@ -328,6 +328,42 @@ ANSWERS: dict[str, Any] = {
         "spend": [{"rate": 3, "visits": 1, "prompts": 5, "rollouts": 160, "tokens": 2560, "bucket": "committed"}],
     },
     "get_ledger": _LEDGER,
+    "list_rewards": {
+        "rewards": [
+            {
+                "name": "exact",
+                "version": 1,
+                "title": "1 when the response equals the reference answer after trimming white space, else 0.",
+                "description": "1 when the response equals the reference answer after trimming white space, else 0.",
+                "judges": True,
+                "parameters": {"type": "object", "properties": {"name": {"const": "exact"}}},
+                "elsewhere": None,
+            }
+        ]
+    },
+    "test_reward": {
+        "results": [
+            {
+                "reward": 1.0,
+                "accuracy": 1.0,
+                "failed": False,
+                "why": "the numbers are equal",
+                "parts": [
+                    {
+                        "name": "math",
+                        "weight": 1.0,
+                        "judges": True,
+                        "value": 1.0,
+                        "accuracy": 1.0,
+                        "why": "the numbers are equal",
+                        "extracted": "\\frac{2}{4}",
+                        "expected": "0.5",
+                    }
+                ],
+                "seconds": 0.001,
+            }
+        ]
+    },
     "compare_runs": {
         "runs": [
             {

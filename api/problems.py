@@ -51,6 +51,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "invalid-request": (422, "The request is not accepted"),
     "invalid-config": (422, "The run config is not accepted"),
     "invalid-prompts": (422, "The prompts are not accepted"),
+    "reward-elsewhere": (422, "The API does not run this reward"),
     "too-many-requests": (429, "Too many requests"),
     "key-reused": (422, "The idempotency key belongs to another request"),
     "log-refused": (422, "The log cannot be audited"),

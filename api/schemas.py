@@ -679,6 +679,65 @@ class SettingsOut(BaseModel):
     changed_by: str | None = None
 
 
+class RewardOut(BaseModel):
+    """A reward that a config can name."""
+
+    name: str = Field(examples=["math"])
+    version: int = Field(description="Rises when the same response would score differently.")
+    title: str
+    description: str
+    judges: bool = Field(description="Whether it can judge how right a response is.")
+    parameters: dict[str, Any] = Field(description="JSON schema of its section of a config.")
+    elsewhere: str | None = Field(description="Why this API does not run it; null: it does.")
+
+
+class Rewards(BaseModel):
+    rewards: list[RewardOut]
+
+
+class RewardTest(BaseModel):
+    """Responses to score by a reward."""
+
+    model_config = ConfigDict(extra="forbid")
+    reward: dict[str, Any] = Field(description="As in a config.", examples=[{"name": "math"}])
+    responses: list[Annotated[str, Field(max_length=300_000)]] = Field(
+        min_length=1, max_length=16, description="What a policy wrote.", examples=[["So it is \\boxed{\\frac{1}{2}}."]]
+    )
+    answer: str = Field("", max_length=100_000, description="The reference answer.", examples=["0.5"])
+    prompt: str = Field("", max_length=100_000)
+    n_tokens: int | None = Field(None, ge=0, lt=2**31, description="Response tokens, for rewards that look at them.")
+
+
+class RewardPart(BaseModel):
+    """What one part of a reward says of one response; the only one where it is no sum."""
+
+    name: str = Field(examples=["math"])
+    weight: float
+    judges: bool = Field(description="Whether its verdict is the accuracy.")
+    value: float | None = Field(description="Before weighing; null: failed.")
+    accuracy: float | None
+    why: str
+    extracted: str | None = Field(description="What was taken from the response.")
+    expected: str | None = Field(description="What that was compared with.")
+
+
+class RewardResult(BaseModel):
+    """reward trains, accuracy in [0, 1] judges the prompt. failed: no verdict could be reached, which is not 0."""
+
+    reward: float | None
+    accuracy: float | None
+    failed: bool
+    why: str = Field(description="Of the part that judges.")
+    parts: list[RewardPart]
+    seconds: float
+
+
+class RewardTested(BaseModel):
+    """A result per response, in order."""
+
+    results: list[RewardResult]
+
+
 WebhookEvent = Literal["run.state", "run.alert"]
 
 

@@ -29,6 +29,7 @@ page = st.navigation(
             st.Page("screens/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
             st.Page("screens/compare.py", title="Compare", icon=":material/compare_arrows:", url_path="compare"),
             st.Page("screens/audit.py", title="Audit", icon=":material/query_stats:", url_path="audit"),
+            st.Page("screens/rewards.py", title="Rewards", icon=":material/rule:", url_path="rewards"),
             st.Page("screens/run.py", title="Run", url_path="run", visibility="hidden"),
             st.Page("screens/prompts.py", title="Prompts", url_path="prompts", visibility="hidden"),
             st.Page("screens/prompt.py", title="Prompt", url_path="prompt", visibility="hidden"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, get_args
 
 from pydantic import Field
@@ -19,7 +20,8 @@ def parts_of(config: RewardConfig) -> tuple[tuple[Part, ...], str]:
 
 
 def described() -> list[dict[str, Any]]:
-    """Every reward, each {name, version, judges, title}: title is the first line of what it says about itself."""
+    """Every reward, each {name, version, judges, title, description, schema}: title is the first line of what it says
+    about itself, schema the JSON schema of its section."""
     rewards = [*get_args(get_args(PartReward)[0]), SumReward]
     return [
         {
@@ -27,6 +29,8 @@ def described() -> list[dict[str, Any]]:
             "version": reward.model_fields["version"].default,
             "judges": getattr(reward, "judges", True),
             "title": (reward.__doc__ or "").splitlines()[0],
+            "description": inspect.cleandoc(reward.__doc__ or ""),
+            "schema": reward.model_json_schema(),
         }
         for reward in rewards
     ]

@@ -511,3 +511,25 @@ def test_an_audit_without_runs_and_files(api: ApiServer) -> None:
     assert app.button(key="audit-go").disabled and "./pilot audit PATH" in html(app)
     page = html(checked(app.segmented_control(key="audit-source").set_value("A run of ours").run()))
     assert "No run has trained yet" in page
+
+
+# Rewards
+
+
+def test_a_reward_is_tried_and_explained(api: ApiServer) -> None:
+    app = open_page("rewards")
+    assert app.selectbox(key="reward").value == "math" and "No verdicts yet" in html(app)
+    score = next(b for b in app.button if b.label == "Score")
+    shown = html(checked(score.click().run(timeout=60)))
+    assert shown.count('<section class="pc-verdict"') == 4
+    assert "right: reward 1" in shown and "wrong: reward 0" in shown and "the numbers are equal" in shown
+    app.text_area(key="rewards.responses").set_value("\x1b[31m<script>alert(1)</script>\n---\n" + "9" * 20_000)
+    score = next(b for b in app.button if b.label == "Score")
+    shown = html(checked(score.click().run(timeout=60)))
+    assert "<script>" not in shown and "\x1b" not in shown and len(shown) < 20_000
+    app.text_area(key="rewards.parameters").set_value("timeout_s: 900")
+    score = next(b for b in app.button if b.label == "Score")
+    assert "reward.timeout_s" in html(checked(score.click().run()))
+    app.selectbox(key="reward").set_value("code")
+    shown = html(checked(app.run()))
+    assert "./pilot reward test code" in shown and not any(b.label == "Score" for b in app.button)
