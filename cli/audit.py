@@ -67,7 +67,9 @@ def show(report: Report) -> None:
         )
     )
     if report.bad_rows:
-        console.print(Text(f"{report.bad_rows:,} bad rows left out: {'; '.join(report.bad)}"), style="yellow")
+        console.print(
+            Text(f"Bad rows left out: {report.bad_rows:,}, among them: {'; '.join(report.bad)}"), style="yellow"
+        )
     console.print(
         Text(
             f"\n{report.zero_variance:.1%} of the rollouts lie in groups of equal rewards and taught nothing: "

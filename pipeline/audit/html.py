@@ -102,7 +102,7 @@ def _facts(r: Report) -> str:
     bad = ""
     if r.bad_rows:
         named = "".join(f"<li>{escape(fault)}</li>" for fault in r.bad)
-        bad = f"<p><b>{r.bad_rows:,} bad rows were left out</b>, among them:</p><ul>{named}</ul>"
+        bad = f"<p><b>Bad rows left out: {r.bad_rows:,}</b>, among them:</p><ul>{named}</ul>"
     return f'<p class="a-faint">{" · ".join(parts)}<br>{escape(r.reward)}</p>{bad}'
 
 

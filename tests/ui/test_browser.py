@@ -286,7 +286,7 @@ def test_a_log_is_audited_in_the_browser(dashboard: str, watched: Watched, tmp_p
     page.locator(".st-key-audit-go button:visible").click()
     report = page.frame_locator(".st-key-audit-report iframe")
     expect(report.locator("body")).to_contain_text("66.7%")
-    expect(report.locator("body")).to_contain_text("1 bad rows were left out")
+    expect(report.locator("body")).to_contain_text("Bad rows left out: 1")
     expect(report.locator("svg.a-chart")).to_have_count(4)
     expect(report.locator("svg.a-chart polygon").first).to_be_visible()
     page.screenshot(path=tmp_path / "audit.png", full_page=True)
