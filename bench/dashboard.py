@@ -142,7 +142,8 @@ _STEPS = (
         rollouts = known.rollouts + excluded.rollouts, tokens = known.tokens + excluded.tokens
     """,
     """
-    UPDATE runs SET step = :last, rollouts = m.rollouts, tokens = m.tokens, buckets = m.buckets
+    UPDATE runs SET step = :last, rollouts = m.rollouts, tokens = m.tokens, buckets = m.buckets,
+        fates = jsonb_build_object('trained', jsonb_build_array(m.rollouts, m.tokens))
     FROM step_metrics AS m WHERE runs.id = :run AND m.run_id = :run AND m.step = :last
     """,
 )  # fmt: skip

@@ -107,7 +107,7 @@ def row_by_row(engine: sa.Engine, run_id: uuid.UUID, told: list[StepFinished]) -
             for position, visit in enumerate(event.visits):
                 session.execute(
                     insert,
-                    {"run_id": run_id, "step": event.step, "position": position, "attempt": 1, **visit.model_dump()},
+                    {"run_id": run_id, "step": event.step, "position": position, "attempt": 1, **visit._asdict()},
                 )
     return time.perf_counter() - start
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Double, FromClause, Row, Subquery, and_, func, literal, select, union
 from sqlalchemy.orm import Session
 
-from db.models import Attempt, Evaluation, LedgerEntry, Run, StepMetrics
+from db.models import Attempt, Evaluation, Run, StepMetrics
 from db.runs import RunNotFound
-from db.views import Spend
 
 
 class AccuracyAt(NamedTuple):
@@ -47,7 +46,6 @@ class Compared(NamedTuple):
     run: Run
     evaluations: list[AccuracyAt]
     steps: list[StepAt]
-    fates: dict[str, Spend]
 
 
 def compare(session: Session, run_ids: Sequence[uuid.UUID], *, points: int, metrics: Sequence[str]) -> list[Compared]:
@@ -62,24 +60,11 @@ def compare(session: Session, run_ids: Sequence[uuid.UUID], *, points: int, metr
             raise RunNotFound(run_id)
     evaluations = _by_run(session.execute(_evaluations(run_ids)))
     steps = _by_run(session.execute(_steps(run_ids, points, metrics)))
-    fates = _by_run(
-        session.execute(
-            select(
-                LedgerEntry.run_id,
-                LedgerEntry.fate,
-                func.sum(LedgerEntry.rollouts).cast(Run.rollouts.type),
-                func.sum(LedgerEntry.tokens).cast(Run.tokens.type),
-            )
-            .where(LedgerEntry.run_id.in_(run_ids))
-            .group_by(LedgerEntry.run_id, LedgerEntry.fate)
-        )
-    )
     return [
         Compared(
             runs[run_id],
             [AccuracyAt(*row) for row in evaluations.get(run_id, ())],
             [StepAt(row[0], row[1], row[2], row[3], row[4:]) for row in steps.get(run_id, ())],
-            {row[0]: Spend(*row[1:]) for row in fates.get(run_id, ())},
         )
         for run_id in run_ids
     ]

@@ -118,6 +118,8 @@ class Run(Base):
     accuracy: Mapped[float | None]  # the newest one
     best_accuracy: Mapped[float | None]
     buckets: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))  # counts after `step`
+    # The ledger's sums, {fate: [rollouts, tokens]}: a long run has a hundred thousand entries.
+    fates: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
 
 
 class Attempt(Base):
@@ -258,13 +260,14 @@ class PromptVisit(Base):
     """One group: a prompt's rollouts of one stage in one step, and the bucket that it led to.
 
     `position` is its place among the step's visits: their order is kept, and a method may visit a prompt as
-    often as it likes in one step.
+    often as it likes in one step. Without a foreign key, which would be looked up for each row: whoever writes visits
+    holds the run's row locked, and `runs.purge` removes them before the run.
     """
 
     __tablename__ = "prompt_visits"
     __table_args__ = (_one_of("bucket", BUCKETS), Index(None, "run_id", "prompt_id", "step"))
 
-    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run_id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
     prompt_id: Mapped[str]
@@ -292,10 +295,13 @@ class PromptMove(Base):
 
 
 class PromptState(Base):
-    """Where a prompt stands in a run now, and what it has cost. Rows exist for prompts that were touched."""
+    """Where a prompt stands in a run now, and what it has cost. Rows exist for prompts that were touched.
+
+    Each visit changes a row: pages have room for the new version, and no index has a column that changes.
+    """
 
     __tablename__ = "prompt_states"
-    __table_args__ = (_one_of("bucket", BUCKETS), Index(None, "run_id", "bucket"))
+    __table_args__ = (_one_of("bucket", BUCKETS), {"postgresql_with": {"fillfactor": 70}})
 
     run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     prompt_id: Mapped[str] = mapped_column(primary_key=True)

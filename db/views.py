@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Float, Integer, Select, and_, func, literal, or_, select, text, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, and_, func, literal, or_, select, text, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db.models import (
     BUCKETS,
@@ -24,7 +24,7 @@ from db.models import (
     Run,
     StepMetrics,
 )
-from db.runs import RunNotFound, get
+from db.runs import get
 
 SortKey = Literal["visits", "rollouts", "tokens", "success_rate", "step"]
 
@@ -221,26 +221,14 @@ class Books(NamedTuple):
 
 
 def ledger(session: Session, run_id: uuid.UUID) -> Books:
-    """One statement, so that all is of the same moment."""
-    rows = session.execute(
-        select(
-            Run.rollouts,
-            Run.tokens,
-            LedgerEntry.fate,
-            func.coalesce(func.sum(LedgerEntry.rollouts), 0).cast(Run.rollouts.type),
-            func.coalesce(func.sum(LedgerEntry.tokens), 0).cast(Run.tokens.type),
-            Run.eval_spend,
-        )
-        .outerjoin(LedgerEntry, LedgerEntry.run_id == Run.id)
-        .where(Run.id == run_id, Run.deleted_at.is_(None))
-        .group_by(Run.id, LedgerEntry.fate)
-    ).all()
-    if not rows:
-        raise RunNotFound(run_id)
+    return ledger_of(get(session, run_id))
+
+
+def ledger_of(run: Run) -> Books:
     return Books(
-        Spend(rows[0][0], rows[0][1]),
-        {row[2]: Spend(row[3], row[4]) for row in rows if row[2] is not None},
-        {benchmark: Spend(**spend) for benchmark, spend in rows[0][5].items()},
+        Spend(run.rollouts, run.tokens),
+        {fate: Spend(*spend) for fate, spend in run.fates.items()},
+        {benchmark: Spend(**spend) for benchmark, spend in run.eval_spend.items()},
     )
 
 
@@ -265,21 +253,99 @@ def prompts(
     run = get(session, run_id)
     if run.dataset_id is None:  # the trainer has not read its prompts yet
         return Prompts([], 0, None)
-    matching = _matching(run, which)
+    if which.search or which.tag is not None:
+        return _read_through(session, run, which, sort, descending, limit, after)
     total = session.scalar(_count(run, which)) or 0
-    key = _sort_key(sort, descending)
-    ordered = matching.add_columns(key.label("sort_key"))
-    if descending:
-        ordered = ordered.order_by(key.desc(), Prompt.id.desc())
-    else:
-        ordered = ordered.order_by(key, Prompt.id)
+    places = sorted(
+        {
+            *_touched(session, run, which, sort, descending, limit + 1, after),
+            *_untouched(session, run, which, sort, descending, limit + 1, after),
+        },
+        reverse=descending,
+    )
+    page = places[:limit]
+    rows = session.execute(_standings(run).where(Prompt.id.in_([place.id for place in page])))
+    found = {row.id: PromptStanding(*row) for row in rows}
+    return Prompts([found[place.id] for place in page], total, page[-1] if len(places) > limit else None)
+
+
+def _touched(
+    session: Session,
+    run: Run,
+    which: PromptFilter,
+    sort: SortKey,
+    descending: bool,
+    limit: int,
+    after: PromptCursor | None,
+) -> list[PromptCursor]:
+    """The first prompts that the run has touched, without a look at the prompts themselves."""
+    key, id = _sort_key(sort, descending), PromptState.prompt_id
+    query = select(key, id).where(PromptState.run_id == run.id, *_of_state(which))
+    return _first(session, query, key, id, descending, limit, after)
+
+
+def _untouched(
+    session: Session,
+    run: Run,
+    which: PromptFilter,
+    sort: SortKey,
+    descending: bool,
+    limit: int,
+    after: PromptCursor | None,
+) -> list[PromptCursor]:
+    """The first prompts that the run has not touched: they all have one sort value, and are in the order of ids."""
+    rated = which.min_rate is not None or which.max_rate is not None
+    if rated or which.bucket not in (None, "unseen") or not run.buckets.get("unseen"):
+        return []
+    touched = select(PromptState).where(PromptState.run_id == run.id, PromptState.prompt_id == Prompt.id)
+    key = literal(_without_value(sort, descending))
+    query = select(key, Prompt.id).where(Prompt.dataset_id == run.dataset_id, ~touched.exists())
+    return _first(session, query, key, Prompt.id, descending, limit, after)
+
+
+def _first(
+    session: Session,
+    query: Select[*tuple[Any, ...]],
+    key: ColumnElement[Any],
+    id: ColumnElement[str] | InstrumentedAttribute[str],
+    descending: bool,
+    limit: int,
+    after: PromptCursor | None,
+) -> list[PromptCursor]:
     if after is not None:
-        here, end = tuple_(key, Prompt.id), tuple_(literal(after.value, key.type), literal(after.id))
-        ordered = ordered.where(here < end if descending else here > end)
-    found = session.execute(ordered.limit(limit + 1)).all()
-    rows = found[:limit]
-    last = PromptCursor(rows[-1].sort_key, rows[-1].id) if len(found) > limit else None
-    return Prompts([PromptStanding(*row[:-1]) for row in rows], total, last)
+        here, end = tuple_(key, id), tuple_(literal(after.value, key.type), literal(after.id))
+        query = query.where(here < end if descending else here > end)
+    order = (key.desc(), id.desc()) if descending else (key, id)
+    return [PromptCursor(*row) for row in session.execute(query.order_by(*order).limit(limit))]
+
+
+def _read_through(
+    session: Session,
+    run: Run,
+    which: PromptFilter,
+    sort: SortKey,
+    descending: bool,
+    limit: int,
+    after: PromptCursor | None,
+) -> Prompts:
+    """The page for a filter that asks for the prompts' texts or tags: every prompt is looked at, once."""
+    key = _sort_key(sort, descending)
+    matching = _matching(run, which).add_columns(key.label("sort_key")).cte()
+    total = select(func.count()).select_from(matching).scalar_subquery()
+    here = matching.c.sort_key, matching.c.id
+    query = select(matching, total.label("total"))
+    query = query.order_by(*(column.desc() if descending else column for column in here)).limit(limit + 1)
+    if after is not None:
+        end = tuple_(literal(after.value, key.type), literal(after.id))
+        query = query.where(tuple_(*here) < end if descending else tuple_(*here) > end)
+    found = session.execute(query).all()
+    page = found[:limit]
+    last = PromptCursor(page[-1].sort_key, page[-1].id) if len(found) > limit else None
+    if found or after is None:
+        n = found[0].total if found else 0
+    else:  # the prompts beyond the cursor are gone
+        n = session.scalar(select(func.count()).select_from(_matching(run, which).subquery())) or 0
+    return Prompts([PromptStanding(*row[:-2]) for row in page], n, last)
 
 
 def selected(session: Session, run_id: uuid.UUID, which: PromptFilter) -> Iterator[PromptStanding]:
@@ -366,11 +432,27 @@ def _matching(run: Run, which: PromptFilter) -> Select[*tuple[Any, ...]]:
         )
     if which.tag is not None:
         matching = matching.where(Prompt.tags.contains([which.tag]))
+    return matching.where(*_of_state(which._replace(bucket=None)))
+
+
+def _of_state(which: PromptFilter) -> list[ColumnElement[bool]]:
+    """What the filter asks of a prompt's state."""
+    asked: list[ColumnElement[bool]] = []
+    if which.bucket is not None:
+        asked.append(PromptState.bucket == which.bucket)
     if which.min_rate is not None:
-        matching = matching.where(PromptState.success_rate >= which.min_rate)
+        asked.append(PromptState.success_rate >= which.min_rate)
     if which.max_rate is not None:
-        matching = matching.where(PromptState.success_rate <= which.max_rate)
-    return matching
+        asked.append(PromptState.success_rate <= which.max_rate)
+    return asked
+
+
+def _without_value(sort: SortKey, descending: bool) -> int | float:
+    """What a prompt that was never touched is sorted by."""
+    if sort in ("visits", "rollouts", "tokens"):
+        return 0
+    beyond = -1 if descending else 2**31 - 1
+    return float(beyond) if sort == "success_rate" else beyond
 
 
 def _count(run: Run, which: PromptFilter) -> Select[int]:
@@ -379,30 +461,13 @@ def _count(run: Run, which: PromptFilter) -> Select[int]:
         return select(func.count()).select_from(_matching(run, which).subquery())
     if which._replace(search=None) == _ALL:
         return select(func.count()).where(Prompt.dataset_id == run.dataset_id)
-    states = [PromptState.run_id == run.id]
-    if which.bucket is not None:
-        states.append(PromptState.bucket == which.bucket)
-    if which.min_rate is not None:
-        states.append(PromptState.success_rate >= which.min_rate)
-    if which.max_rate is not None:
-        states.append(PromptState.success_rate <= which.max_rate)
-    return select(func.count()).where(*states)
+    return select(func.count()).where(PromptState.run_id == run.id, *_of_state(which))
 
 
 def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:
     """A value for every prompt, so that pages can go on after it; none counts as beyond the last."""
-    beyond = -1 if descending else 2**31 - 1
-    match sort:
-        case "visits":
-            return func.coalesce(PromptState.visits, 0, type_=Integer())
-        case "rollouts":
-            return func.coalesce(PromptState.rollouts, 0, type_=Integer())
-        case "tokens":
-            return func.coalesce(PromptState.tokens, 0, type_=BigInteger())
-        case "step":
-            return func.coalesce(PromptState.step, beyond, type_=Integer())
-        case "success_rate":
-            return func.coalesce(PromptState.success_rate, float(beyond), type_=Float())
+    column = getattr(PromptState, sort)
+    return func.coalesce(column, _without_value(sort, descending), type_=column.type)
 
 
 def bucket_counts(step: int, counts: dict[str, Any]) -> BucketCounts:

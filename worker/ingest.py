@@ -109,19 +109,7 @@ def _add_steps(session: Session, run: Run, attempt: Attempt, events: Sequence[St
                 rollouts=event.rollouts,
                 tokens=event.tokens,
                 fates={f: tables.Spend(c.rollouts, c.tokens) for f, c in event.fates.items()},
-                visits=[
-                    tables.VisitRow(
-                        v.prompt_id,
-                        v.stage,
-                        v.n,
-                        v.n_failed,
-                        v.success_rate,
-                        v.reward_variance,
-                        v.tokens,
-                        v.bucket,
-                    )
-                    for v in event.visits
-                ],
+                visits=event.visits,
                 moves=event.moves,
             )
             for event in events

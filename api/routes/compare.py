@@ -13,8 +13,7 @@ from api.answers import ledger_of, run_summaries
 from api.dependencies import CleanText, Reading
 from api.openapi import problems
 from api.schemas import AccuracyCurve, ComparedRun, Comparison, StepCurve
-from db import compare
-from db.views import Spend
+from db import compare, views
 
 router = APIRouter(prefix="/api/v1", tags=["what a run did"])
 
@@ -74,11 +73,7 @@ def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> C
                 hours=[at.hours for at in each.steps],
                 metrics={name: [at.metrics[i] for at in each.steps] for i, name in enumerate(query.metric)},
             ),
-            ledger=ledger_of(
-                Spend(each.run.rollouts, each.run.tokens),
-                each.fates,
-                {name: Spend(**spend) for name, spend in each.run.eval_spend.items()},
-            ),
+            ledger=ledger_of(*views.ledger_of(each.run)),
         )
         for summary, each in zip(summaries, found, strict=True)
     ]

@@ -37,7 +37,7 @@ _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
     "max_connections": "60",
-    "shared_buffers": "32MB",
+    "shared_buffers": "128MB",
     "max_wal_size": "256MB",
     "jit": "off",
     "io_method": "sync",  # the default keeps three more processes around

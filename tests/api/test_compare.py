@@ -30,7 +30,11 @@ def evaluation(run: models.Run, at: int, accuracy: float, **columns: object) -> 
 @pytest.fixture
 def pair(engine: sa.Engine) -> tuple[models.Run, models.Run]:
     """A run of 1,000 steps, a minute each; and one whose second attempt, two hours later, went on after step 2."""
-    long, resumed = add_run(engine, step=1000, rollouts=90, tokens=900), add_run(engine, step=4, name="resumed")
+    fates = {"trained": [60, 600], "stale": [30, 300]}
+    long, resumed = (
+        add_run(engine, step=1000, rollouts=90, tokens=900, fates=fates),
+        add_run(engine, step=4, name="resumed"),
+    )
     later = BEGAN + dt.timedelta(hours=2)
     add(
         engine,
@@ -42,10 +46,6 @@ def pair(engine: sa.Engine) -> tuple[models.Run, models.Run]:
         *(step(resumed, n, attempt=2, finished_at=later + dt.timedelta(minutes=n)) for n in (3, 4)),
         *(evaluation(long, n, 0.3 + n / 5000) for n in (1000, 0, 500)),
         evaluation(resumed, 4, 0.5, attempt=2, finished_at=later + dt.timedelta(minutes=6)),
-        *(
-            models.LedgerEntry(run_id=long.id, attempt=1, step=n, fate=fate, rollouts=r, tokens=10 * r)
-            for n, fate, r in ((1, "trained", 50), (2, "trained", 10), (2, "stale", 30))
-        ),
     )
     return long, resumed
 

@@ -194,26 +194,14 @@ def test_difficulty_over_steps_and_by_spend(api: TestClient, engine: sa.Engine) 
     assert api.get(f"/api/v1/runs/{add_run(engine).id}/difficulty").json()["over_time"] == []
 
 
-def test_the_ledger_sums_steps_and_attempts_per_fate(api: TestClient, engine: sa.Engine) -> None:
+def test_the_ledger_names_every_fate(api: TestClient, engine: sa.Engine) -> None:
+    fates = {"buffered": [30, 300], "trained": [50, 500], "lost": [10, 100]}
     evaluated = {"held-out": {"rollouts": 8, "tokens": 80}, "aime24": {"rollouts": 64, "tokens": 700}}
-    run, other = add_run(engine, rollouts=90, tokens=900, eval_spend=evaluated), add_run(engine)
-
-    def entry(of: models.Run, attempt: int, number: int, fate: str, rollouts: int) -> models.LedgerEntry:
-        return models.LedgerEntry(
-            run_id=of.id, attempt=attempt, step=number, fate=fate, rollouts=rollouts, tokens=10 * rollouts
-        )
-
-    add(
-        engine,
-        entry(run, 1, 1, "buffered", 40), entry(run, 1, 2, "buffered", -10), entry(run, 1, 1, "trained", 20),
-        entry(run, 2, 2, "trained", 30), entry(run, 2, 2, "lost", 10), entry(other, 1, 1, "trained", 999),
-    )  # fmt: skip
+    run = add_run(engine, rollouts=90, tokens=900, fates=fates, eval_spend=evaluated)
     body = api.get(f"/api/v1/runs/{run.id}/ledger").json()
     assert body["sampled"] == {"fate": "sampled", "rollouts": 90, "tokens": 900}
-    fates = {f["fate"]: f["rollouts"] for f in body["fates"]}
-    assert list(fates) == list(models.FATES)
-    assert (fates["buffered"], fates["trained"], fates["lost"], fates["stale"]) == (30, 50, 10, 0)
-    assert sum(fates.values()) == body["sampled"]["rollouts"]
+    assert [f["fate"] for f in body["fates"]] == list(models.FATES)
+    assert {f["fate"]: [f["rollouts"], f["tokens"]] for f in body["fates"] if f["rollouts"]} == fates
     assert {e.pop("benchmark"): e for e in body["evaluation"]} == evaluated
 
 
@@ -227,7 +215,8 @@ def test_a_run_that_sampled_nothing_has_a_ledger_of_zeros(api: TestClient, engin
 def run(engine: sa.Engine) -> models.Run:
     """12 prompts, of which p000 to p005 were touched; another run touched all of them."""
     dataset = add_prompts(engine, 12)
-    run, other = add_run(engine, dataset_id=dataset), add_run(engine, dataset_id=dataset)
+    counts = {"unseen": 6, "deferred": 2, "ready": 2, "committed": 1, "evicted": 1}
+    run, other = add_run(engine, dataset_id=dataset, buckets=counts), add_run(engine, dataset_id=dataset)
     rates = [0.0, 0.25, 0.25, 0.5, 1.0, None]
     buckets = ["deferred", "ready", "committed", "ready", "evicted", "deferred"]
     for i, (rate, bucket) in enumerate(zip(rates, buckets, strict=True)):

@@ -61,6 +61,12 @@ def check(session: Session, run_id: uuid.UUID, run_dir: Path) -> None:
         )
     ).one()
     assert (int(spent[0]), int(spent[1])) == (sampled, tokens), "fates add up to what was sampled"
+    by_fate = session.execute(
+        sa.select(LedgerEntry.fate, sa.func.sum(LedgerEntry.rollouts), sa.func.sum(LedgerEntry.tokens))
+        .where(LedgerEntry.run_id == run_id)
+        .group_by(LedgerEntry.fate)
+    )
+    assert run.fates == {fate: [rollouts, tokens] for fate, rollouts, tokens in by_fate}
     rows = session.execute(
         sa.select(StepMetrics.step, StepMetrics.metrics, StepMetrics.rollouts, StepMetrics.buckets)
         .where(StepMetrics.run_id == run_id)

@@ -64,6 +64,11 @@ def spent(session: Session, run_id: uuid.UUID) -> tuple[int, int]:
     run = session.get_one(Run, run_id, populate_existing=True)
     total = session.execute(sa.select(sa.func.sum(LedgerEntry.rollouts), sa.func.sum(LedgerEntry.tokens))).one()
     assert (int(total[0]), int(total[1])) == (run.rollouts, run.tokens)
+    fates = dict.fromkeys(session.scalars(sa.select(LedgerEntry.fate)), (0, 0))
+    for entry in session.scalars(sa.select(LedgerEntry)):
+        rollouts, tokens = fates[entry.fate]
+        fates[entry.fate] = rollouts + entry.rollouts, tokens + entry.tokens
+    assert run.fates == {fate: list(both) for fate, both in fates.items()}, "the ledger's sums"
     return run.rollouts, run.tokens
 
 
