@@ -74,7 +74,7 @@ def six(engine: sa.Engine) -> list[models.Run]:
     found = []
     for rate, seed, pace in rates:
         config = CONFIG | {"seed": seed, "name": f"a{seed}", "update": {"lr": rate}, "method": {"name": "grpo"}}
-        run = add_run(engine, name=f"a s{seed}", config=config, step=30)
+        run = add_run(engine, name=f"exp s{seed}", config=config, step=30)
         add(engine, attempt(run, 1, started_at=BEGAN))
         add(engine, *(evaluation(run, at, at / 100, pace * at) for at in (0, 10, 20, 30)))
         found.append(run)
@@ -92,7 +92,7 @@ def compare(api: TestClient, runs: list[models.Run], **params: Any) -> Any:
 def test_groups_and_ratios(api: TestClient, six: list[models.Run]) -> None:
     body = compare(api, six, target=0.2)
     fast, slow, lonely, new = body["groups"]
-    assert [fast["name"], slow["name"], lonely["name"], new["name"]] == ["a, lr 0.001", "a, lr 0.0005", "b", "new"]
+    assert [fast["name"], slow["name"], lonely["name"], new["name"]] == ["exp, lr 0.001", "exp, lr 0.0005", "b", "new"]
     assert (fast["seeds"], fast["reached"], fast["runs"]) == ([0, 1], 2, [str(run.id) for run in six[:2]])
     assert (fast["to_target"]["rollouts"], fast["to_target"]["steps"]) == (3000, 20)
     assert fast["against"] is None and body["baseline"] == 0

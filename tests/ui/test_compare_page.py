@@ -6,6 +6,7 @@ import csv
 import io
 import uuid
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from api.schemas import AccuracyCurve
 from tests.api.served import ApiServer
 from tests.ui.story import Story
 from tests.ui.test_pages import checked, html, open_page
-from ui import compared
+from ui import compared, figure
 
 
 @pytest.fixture
@@ -100,6 +101,23 @@ def test_what_is_exported(api: ApiServer, five: list[Story]) -> None:
     pilot, grpo = csv.DictReader(io.StringIO(compared.table_csv(found)))
     assert (pilot["runs"], pilot["seeds"], pilot["low"]) == ("2", "0 1", "")
     assert float(grpo["times fewer rollouts than pilot"]) == found.groups[1].against.value  # type: ignore[union-attr]
+
+
+def test_the_chart_as_a_file(api: ApiServer, five: list[Story]) -> None:
+    with Client(api.url, api.token) as client:
+        client.change_run(five[4].id, name="a + b")
+        found = client.compare(ids(five), target=0.45)
+    drawing = ElementTree.fromstring(figure.svg(found, "steps"))
+    tags = [element.tag.rpartition("}")[2] for element in drawing.iter()]
+    assert tags.count("polyline") == 2 + 1 and tags.count("polygon") == 2, "medians, the target, bands"
+    words = {element.text for element in drawing.iter() if element.text}
+    assert {"training steps", "a + b", "pilot, median and range of 2 seeds"} <= words
+    for line in drawing.iter("{http://www.w3.org/2000/svg}polyline"):
+        places = [tuple(map(float, place.split(","))) for place in line.attrib["points"].split()]
+        assert all(figure.LEFT <= x <= figure.WIDTH - figure.RIGHT for x, _ in places)
+        assert all(figure.TOP <= y <= figure.HEIGHT - figure.BOTTOM for _, y in places)
+    nothing = found.model_copy(update={"runs": [], "groups": [], "target": None})
+    assert ElementTree.fromstring(figure.svg(nothing, "hours")) is not None
 
 
 def test_a_band_is_where_all_seeds_are_known() -> None:

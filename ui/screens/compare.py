@@ -13,7 +13,7 @@ import streamlit as st
 
 from api.client import ApiUnreachable
 from api.schemas import ComparedRun, Comparison, RunGroup
-from ui import blocks, compared, palette, text
+from ui import blocks, compared, figure, palette, text
 from ui.compared import AXES, By
 from ui.connection import api_errors, client, show_lost
 
@@ -146,10 +146,12 @@ def _table(found: Comparison) -> None:
                         label_visibility="collapsed", on_change=_set_baseline, args=(found,),
                         help="What the others are compared with",
                     )  # fmt: skip
-                st.download_button("Table", compared.table_csv(found), "rollouts_to_target.csv", "text/csv",
-                                   icon=":material/download:", help="This table as CSV")  # fmt: skip
-                st.download_button("Curves", compared.curves_csv(found), "curves.csv", "text/csv",
-                                   icon=":material/download:", help="Every evaluation of every run as CSV")  # fmt: skip
+                for label, name, kind, data, words in (
+                    ("SVG", "compare.svg", "image/svg+xml", figure.svg(found, found.by), "The chart, for papers"),
+                    ("Table", "compare.csv", "text/csv", compared.table_csv(found), "This table as CSV"),
+                    ("Curves", "curves.csv", "text/csv", compared.curves_csv(found), "All evaluations as CSV"),
+                ):
+                    st.download_button(label, data, name, kind, icon=":material/download:", help=words)
         head = [
             "group", "runs", "rollouts", "tokens", "steps", "hours",
             f"times fewer {found.by} than {escape(base.name)}", "accuracy", "best", "variance",

@@ -33,7 +33,7 @@ SORTS = {
     "name": "name",
 }
 ARCHIVED = {"not archived": "no", "archived": "only", "all": "any"}
-FILTERS = ("search", "state", "method", "tag", "owner", "archived")
+UNFILTERED = {"search": "", "state": [], "method": None, "tag": None, "owner": None, "archived": "not archived"}
 Selection = dict[str, RunSummary]
 
 
@@ -308,8 +308,7 @@ def _nothing(facets: RunFacets, wanted: dict[str, Any]) -> None:
 
 
 def _clear_filters() -> None:
-    for name in FILTERS:
-        st.session_state.pop(name, None)
+    st.session_state.update(UNFILTERED)  # the address follows
     _first_page()
 
 
