@@ -1,6 +1,6 @@
 """How heavy the dashboard is: time on the server and bytes to the browser, for each page, in a full platform.
 
-    python -m bench.dashboard [--quick] [--json]
+    python -m bench.dashboard [--quick] [--json] [--only PAGE ...]
 
 A private Postgres holds 1,000 runs, one of them with 10,000 steps over 100,000 prompts that is still running. The API
 and the dashboard run as `pilot up` starts them. A client speaks Streamlit's own protocol, with what a browser keeps in
@@ -72,6 +72,10 @@ _FILL = (
         rollouts_spent, eval_rollouts, eval_tokens, seconds, finished_at)
     SELECT id, s, 1, 0.3 + 0.01 * s, 0.3 + 0.01 * s, 0.01, 4, 200, s * 1000, 1000, 200000, 5, now()
     FROM runs, generate_series(0, 20) AS s
+    """,
+    """
+    INSERT INTO attempts (run_id, attempt, fence, host, from_step, started_at, finished_at, seconds)
+    SELECT id, 1, 1, 'gpu-node-1', 0, started_at, finished_at, 600 FROM runs
     """,
     "INSERT INTO datasets (id, name) VALUES ('bench', 'train')",
     """
@@ -186,8 +190,8 @@ class Visitor:
         self.problems: list[str] = []
         self.query = self.page = ""
 
-    def open(self, page: str, query: Mapping[str, str]) -> Answer:
-        self.page, self.query = page, urlencode(query)
+    def open(self, page: str, query: Mapping[str, str | list[str]]) -> Answer:
+        self.page, self.query = page, urlencode(query, doseq=True)
         return self._ask()
 
     def refresh(self, fragment: str) -> Answer:
@@ -331,6 +335,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, fewer repetitions")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object, last")
+    parser.add_argument("--only", nargs="+", metavar="PAGE", help="these pages, such as runs and compare")
     arguments = parser.parse_args()
     part, repeats = (10, 3) if arguments.quick else (1, 7)
     n_runs, n_steps, n_prompts = RUNS // part, STEPS // part, PROMPTS // part
@@ -353,11 +358,15 @@ def main() -> int:
             with Session(engine) as session, session.begin():
                 _, token = tokens.create(session, "bench", "admin")
                 prompt = session.scalar(sa.text("SELECT prompt_id FROM prompt_states ORDER BY visits DESC LIMIT 1"))
+                others = session.scalars(sa.text("SELECT id::text FROM runs ORDER BY created_at DESC LIMIT 20")).all()
             last = n_steps
-            pages: dict[str, dict[str, str]] = {
+            pages: dict[str, dict[str, str | list[str]]] = {
                 "runs": {}, "new": {}, "run": {"run": str(run)}, "prompts": {"run": str(run)},
-                "prompt": {"run": str(run), "prompt": str(prompt)},
+                "prompt": {"run": str(run), "prompt": str(prompt)}, "compare": {"run": list(others)},
             }  # fmt: skip
+            if unknown := set(arguments.only or ()) - pages.keys():
+                parser.error(f"--only: there is no page {unknown.pop()!r}; there are {', '.join(pages)}")
+            pages = {page: query for page, query in pages.items() if not arguments.only or page in arguments.only}
             with served(home, running, token) as port:
                 for page, query in pages.items():
                     opened: list[Answer] = []

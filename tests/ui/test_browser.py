@@ -356,4 +356,12 @@ def test_runs_are_found_ticked_and_compared(
     expect(page.get_by_text("times fewer steps than")).to_be_visible()
     page.goto(page.url)
     expect(chart.locator("svg.marks")).to_contain_text("training steps")
+    for label, kind in (("SVG", "<svg xmlns="), ("Table", "group,runs,"), ("Curves", "group,run,")):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=label, exact=True).click()
+        assert download.value.path().read_text().startswith(kind)
+    chart.hover()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download as PNG").click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
     page.screenshot(path=tmp_path / "compare.png", full_page=True)

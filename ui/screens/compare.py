@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from html import escape
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from ui.compared import AXES, By
 from ui.connection import api_errors, client, show_lost
 
 MOST = 20
-OFFERED = 100
+OFFERED = 50
 REFRESH_S = 10
 
 
@@ -146,12 +147,14 @@ def _table(found: Comparison) -> None:
                         label_visibility="collapsed", on_change=_set_baseline, args=(found,),
                         help="What the others are compared with",
                     )  # fmt: skip
-                for label, name, kind, data, words in (
-                    ("SVG", "compare.svg", "image/svg+xml", figure.svg(found, found.by), "The chart, for papers"),
-                    ("Table", "compare.csv", "text/csv", compared.table_csv(found), "This table as CSV"),
-                    ("Curves", "curves.csv", "text/csv", compared.curves_csv(found), "All evaluations as CSV"),
-                ):
-                    st.download_button(label, data, name, kind, icon=":material/download:", help=words)
+                for label, name, kind, made, words in (
+                    ("SVG", "compare.svg", "image/svg+xml", partial(figure.svg, found, found.by), "The chart"),
+                    ("Table", "compare.csv", "text/csv", partial(compared.table_csv, found), "This table as CSV"),
+                    ("Curves", "curves.csv", "text/csv", partial(compared.curves_csv, found), "All evaluations as CSV"),
+                ):  # made when they are asked for
+                    st.download_button(
+                        label, made, name, kind, icon=":material/download:", help=words, on_click="ignore"
+                    )
         head = [
             "group", "runs", "rollouts", "tokens", "steps", "hours",
             f"times fewer {found.by} than {escape(base.name)}", "accuracy", "best", "variance",
