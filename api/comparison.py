@@ -180,13 +180,13 @@ def _middle(values: Any) -> float | None:
 
 def _names(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[ConfigDifference]) -> list[str]:
     """What the names of a group's runs have in common; where groups would share a name, with what they differ in."""
-    names = [_common(group) for group in groups]
-    for at, name in enumerate(list(names)):
-        same = [i for i, other in enumerate(names) if other == name]
-        if len(same) > 1:
-            told = [d for d in differ if any(d.values[i] != d.values[at] for i in same) and d.values[at] is not None]
-            words = ", ".join(f"{d.field.rsplit('.', 1)[-1]} {_short(d.values[at])}" for d in told[:3])
-            names[at] = f"{name}, {words}" if words else name
+    names = []
+    common = [_common(group) for group in groups]
+    for at, name in enumerate(common):
+        same = [i for i, other in enumerate(common) if other == name]
+        told = [d for d in differ if d.values[at] is not None and any(d.values[i] != d.values[at] for i in same)]
+        words = ", ".join(f"{d.field.rsplit('.', 1)[-1]} {_short(d.values[at])}" for d in told[:3])
+        names.append(f"{name}, {words}" if words else name)
     return [f"{name} ({at + 1})" if names.count(name) > 1 else name for at, name in enumerate(names)]
 
 
