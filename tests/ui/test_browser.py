@@ -331,11 +331,11 @@ def test_runs_are_found_ticked_and_compared(
     page = watched.page
     page.goto(dashboard)
     expect(page.locator('[class*="st-key-run-row-"]')).to_have_count(3)
-    search = page.locator(".st-key-search input")
+    search = page.locator(".st-key-q input")
     search.fill("sweep")
     search.press("Enter")
     expect(page.locator('[class*="st-key-run-row-"]')).to_have_count(2)
-    assert "search=sweep" in page.url
+    assert "q=sweep" in page.url
     for story, ticked in zip(stories, ("1 run", "2 runs"), strict=True):
         page.locator(f".st-key-select-{story.id} label").click()
         expect(page.locator(".st-key-run-actions-bar")).to_contain_text(ticked)

@@ -74,10 +74,10 @@ def test_runs_of_every_kind(four: dict[str, Story]) -> None:
     [
         ({"state": ["failed", "queued"]}, ["broke", "waits"]),
         ({"method": "GRPO"}, ["done"]),
-        ({"tag": "x"}, ["done"]),
+        ({"tagged": "x"}, ["done"]),
         ({"owner": "bob"}, ["broke"]),
-        ({"search": "WO"}, ["works"]),
-        ({"sort": "name"}, ["broke", "done", "waits", "works"]),
+        ({"q": "WO"}, ["works"]),
+        ({"order": "name"}, ["broke", "done", "waits", "works"]),
         ({"owner": "nobody"}, ["broke", "done", "works", "waits"]),  # not one of the choices: left out
     ],
 )
@@ -86,7 +86,7 @@ def test_deep_links(four: dict[str, Story], query: dict[str, Any], expected: lis
 
 
 def test_nothing_matches_and_the_way_back(four: dict[str, Story]) -> None:
-    app = opened(search="none of them")
+    app = opened(q="none of them")
     assert "No run matches" in html(app) and names(app) == []
     assert len(names(click(app, "clear-filters"))) == 4
 

@@ -78,7 +78,7 @@ def _question(chosen: tuple[str, ...]) -> Question:
             "Align by", list(AXES), default="rollouts", required=True, key="by", bind="query-params"
         )
         target = st.number_input(
-            "Target accuracy in %", min_value=0.0, max_value=100.0, value=None, step=1.0, format="%.1f", key="target",
+            "Target accuracy in %", min_value=0.0, max_value=100.0, value=None, step=1.0, format="%.1f", key="reach",
             bind="query-params", width=190, placeholder="what all reach",
             help="Rollouts to target are counted until sampled accuracy on the held-out set first reaches it. Left "
             "empty: the highest, in whole percents, that every group reaches.",

@@ -1,7 +1,8 @@
 """All runs: what each is doing, what it has reached and what it has spent; filtered, sorted and paged by the API.
 
-What is typed and chosen above the table is in the address. Runs that are ticked can be compared, stopped, resumed,
-tagged and archived together; they stay ticked on other pages of the list.
+What is typed and chosen above the table is in the address, by names that no other page uses: the browser session knows
+each widget by its name. Runs that are ticked can be compared, stopped, resumed, tagged and archived together; they stay
+ticked on other pages of the list.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SORTS = {
     "name": "name",
 }
 ARCHIVED = {"not archived": "no", "archived": "only", "all": "any"}
-UNFILTERED = {"search": "", "state": [], "method": None, "tag": None, "owner": None, "archived": "not archived"}
+UNFILTERED = {"q": "", "state": [], "method": None, "tagged": None, "owner": None, "archived": "not archived"}
 Selection = dict[str, RunSummary]
 
 
@@ -54,18 +55,18 @@ def _filters(facets: RunFacets) -> dict[str, Any]:
     """The controls above the table, and what they ask of the API."""
     bound: dict[str, Any] = {"bind": "query-params", "label_visibility": "collapsed", "on_change": _first_page}
     with st.container(key="run-filters", horizontal=True, vertical_alignment="center", gap="small"):
-        search = st.text_input("Search", key="search", placeholder="Name, model, tag or id", width=200, **bound)
+        search = st.text_input("Search", key="q", placeholder="Name, model, tag or id", width=200, **bound)
         states = st.multiselect("State", list(STATE_COLOURS), key="state", placeholder="Any state", width=170, **bound)
         method = st.selectbox(
             "Method", facets.methods, index=None, key="method", placeholder="Any method", width=140,
             format_func=text.method, **bound,
         )  # fmt: skip
-        tag = st.selectbox("Tag", facets.tags, index=None, key="tag", placeholder="Any tag", width=130, **bound)
+        tag = st.selectbox("Tag", facets.tags, index=None, key="tagged", placeholder="Any tag", width=130, **bound)
         owner = st.selectbox(
             "Owner", facets.owners, index=None, key="owner", placeholder="Any owner", width=140, **bound
         )
         archived = st.selectbox("Archive", list(ARCHIVED), key="archived", width=138, **bound)
-        sort = st.selectbox("Order", list(SORTS), key="sort", width=155, **bound)
+        sort = st.selectbox("Order", list(SORTS), key="order", width=155, **bound)
     return {
         "search": search or None, "state": states or None, "method": method, "tag": tag, "owner": owner,
         "archived": ARCHIVED[archived], "sort": SORTS[sort],
