@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from pipeline.audit import Report
 from pipeline.config import FieldProblem, RunName
+from pipeline.config import MappingName as MappingName
 from pipeline.prompts import PreviewRow as PreviewRow
 from pipeline.prompts import PromptReport as PromptReport
 

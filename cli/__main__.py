@@ -334,6 +334,53 @@ def data_prepare(
     print(prepared(name, out, files or [], held_out or [], INSTRUCTION if instruction is None else instruction))
 
 
+@data.command("validate")
+def data_validate(
+    source: Annotated[
+        str, typer.Argument(metavar="FILE", help="A file, set:NAME@VERSION or hub:OWNER/NAME@REV:SPLIT.")
+    ],
+    mapping: Annotated[str, typer.Option(help="Which columns it has: plain, verl, gsm8k, deepmath, ...")] = "plain",
+    against: Annotated[str | None, typer.Option("--eval", help="Find prompts that are in this file, too.")] = None,
+    against_mapping: Annotated[str, typer.Option("--eval-mapping", help="Which columns that one has.")] = "plain",
+    model: Annotated[Path | None, typer.Option(help="Count tokens as this model folder does.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt; the model's context if unset.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Check that this reward can use the reference answers.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell everything that is wrong with a file of prompts, by row. Ends with 1 when it would not be accepted."""
+    from cli.data import validated
+
+    report = validated(source, mapping, against, against_mapping, model, max_tokens, reward)
+    print(report.model_dump_json(indent=2) if as_json else report.text(source))
+    raise typer.Exit(0 if report.accepted else 1)
+
+
+@data.command("convert")
+def data_convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A file, set:NAME@VERSION or hub:OWNER/NAME@REV:SPLIT.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl (our columns) or .parquet (verl's layout).")],
+    mapping: Annotated[str, typer.Option(help="Which columns it has: plain, verl, gsm8k, deepmath, ...")] = "plain",
+    system: Annotated[str | None, typer.Option(help="System prompt for prompts without one.")] = None,
+    template: Annotated[str | None, typer.Option(help="What a prompt becomes; {prompt} stands for it.")] = None,
+) -> None:
+    """Write a prompt set in our columns, or as verl's own trainers read it."""
+    from cli.data import converted
+
+    print(converted(source, out, mapping, system, template))
+
+
+@data.command("fetch")
+def data_fetch(
+    source: Annotated[
+        str, typer.Argument(metavar="hub:OWNER/NAME[@REVISION][:SPLIT]", help="A Hugging Face data set.")
+    ],
+) -> None:
+    """Fetch a data set of the Hugging Face hub, and tell how a config names exactly this commit of it."""
+    from cli.data import fetched
+
+    print(fetched(source))
+
+
 @runs.command("clone")
 def run_clone(
     run_id: RunArgument,

@@ -27,6 +27,7 @@ page = st.navigation(
         "": [
             st.Page("screens/runs.py", title="Runs", icon=":material/list:", url_path="runs", default=True),
             st.Page("screens/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
+            st.Page("screens/data.py", title="Data", icon=":material/dataset:", url_path="data"),
             st.Page("screens/compare.py", title="Compare", icon=":material/compare_arrows:", url_path="compare"),
             st.Page("screens/audit.py", title="Audit", icon=":material/query_stats:", url_path="audit"),
             st.Page("screens/rewards.py", title="Rewards", icon=":material/rule:", url_path="rewards"),

@@ -17,14 +17,14 @@ from typing import Annotated, Any, Final, Literal
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Depends, Path, Query, Request, Response, status
+from fastapi import APIRouter, Path, Query, Request, Response, status
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from api import cursors
-from api.access import Caller, Runner, needs_run
+from api.access import Caller, Runner
 from api.dependencies import CleanText, Reading, Writing
 from api.openapi import problems
 from api.problems import ApiProblem, refused
@@ -122,7 +122,6 @@ async def upload_prompt_set(
     "/check",
     operation_id="check_prompts",
     openapi_extra=_BODY,
-    dependencies=[Depends(needs_run)],
     responses=problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed"),
 )
 async def check_prompts(query: Annotated[FileQuery, Query()], request: Request) -> PromptReport:

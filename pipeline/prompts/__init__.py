@@ -1,9 +1,11 @@
 """What a run trains and is evaluated on: prompts from files, uploaded sets and the hub. No torch here."""
 
 from pipeline.prompts.child import Job, Read, read
+from pipeline.prompts.convert import convert as convert_prompts
+from pipeline.prompts.hub import fetch_hub
 from pipeline.prompts.load import check_model_folder, load_prompts, load_run_prompts, preflight, read_prompts
 from pipeline.prompts.places import SetRef, set_ref, sets_of
-from pipeline.prompts.report import PreviewRow, PromptReport, rows_of_set
+from pipeline.prompts.report import PreviewRow, PromptReport, examine_source, rows_of_set
 from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFault, make_prompt, prompt_id
 
 __all__ = [
@@ -18,6 +20,9 @@ __all__ = [
     "RowFault",
     "SetRef",
     "check_model_folder",
+    "convert_prompts",
+    "examine_source",
+    "fetch_hub",
     "load_prompts",
     "load_run_prompts",
     "make_prompt",

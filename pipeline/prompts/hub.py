@@ -107,6 +107,14 @@ def fetch(ref: HubRef) -> HubRef:
     return pinned
 
 
+def fetch_hub(source: str) -> HubRef:
+    """`pilot data fetch`. Raises FileFault."""
+    ref = hub_ref(source)
+    if ref is None:
+        raise FileFault("is not hub:OWNER/NAME, hub:OWNER/NAME@REVISION or hub:OWNER/NAME@REVISION:SPLIT")
+    return fetch(ref)
+
+
 def _files_of(ref: HubRef, names: list[str]) -> list[str]:
     """The files of the split, in order. Raises FileFault."""
     splits: dict[str, list[str]] = {}

@@ -10,10 +10,11 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from pipeline.config import MappingName
+from pipeline.prompts.convert import checked_mapping
 from pipeline.prompts.lengths import Lengths
 from pipeline.prompts.load import read_prompts
 from pipeline.prompts.mappings import Layout, layout
-from pipeline.prompts.places import SetRef
+from pipeline.prompts.places import SetRef, find
 from pipeline.prompts.types import FaultKind, FileFault, Message, Prompt, RowFault
 from pipeline.rewards import Response, RewardConfig, Scorer
 from pipeline.rewards.maths import MathReward
@@ -140,7 +141,7 @@ def examine(paths: Sequence[Path], by: Layout, ask: Questions) -> tuple[PromptRe
             if chat in first:
                 where, other = first[chat]
                 same = other.answer == prompt.answer
-                words = "the same" if same else f"the answer {other.answer[:80]!r}, here {prompt.answer[:80]!r}"
+                words = "the same answer" if same else f"the answer {other.answer[:80]!r}, here {prompt.answer[:80]!r}"
                 findings.add("repeated" if same else "contradicting", row, f"is in row {where}, too, with {words}")
                 continue
             first[chat] = row, prompt
@@ -171,6 +172,32 @@ def examine(paths: Sequence[Path], by: Layout, ask: Questions) -> tuple[PromptRe
         preview=[preview(prompt) for _, prompt in placed[:PREVIEW]],
     )
     return report, [prompt for _, prompt in placed]
+
+
+def examine_source(
+    source: str,
+    mapping: str,
+    against: str | None,
+    against_mapping: str,
+    *,
+    model: Path | None,
+    max_tokens: int | None,
+    reward: RewardConfig | None,
+) -> PromptReport:
+    """`pilot data validate`: sources as configs write them, paths from the current folder. Raises ConfigProblems for an
+    unknown mapping, FileFault for a source that is not there."""
+
+    def found(where: str) -> list[Path]:
+        return find(where if where.startswith(("set:", "hub:")) else str(Path(where).resolve()))[1]
+
+    ask = Questions(
+        against=found(against) if against is not None else (),
+        against_mapping=checked_mapping(against_mapping),
+        reward=reward,
+        model=model,
+        max_tokens=max_tokens,
+    )
+    return examine(found(source), layout(checked_mapping(mapping)), ask)[0]
 
 
 def preview(prompt: Prompt) -> PreviewRow:

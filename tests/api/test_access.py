@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import threading
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.api.served import make_token
 from tests.api.test_problems import JSON, problem
 
 NOBODY = uuid.UUID(int=0)
-CHANGE_NOTHING = ("validate_config", "test_reward", "audit_files", "audit_run")
+CHANGE_NOTHING = ("validate_config", "check_prompts", "test_reward", "audit_files", "audit_run")
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -122,14 +123,20 @@ def test_a_token_that_cannot_be(api: TestClient, body: dict[str, Any]) -> None:
     assert len(api.get("/api/v1/tokens").json()["tokens"]) == 1
 
 
-def test_every_change_is_in_the_audit_log(api: TestClient, engine: sa.Engine, config: dict[str, Any]) -> None:
+def test_every_change_is_in_the_audit_log(
+    home: Path, api: TestClient, engine: sa.Engine, config: dict[str, Any]
+) -> None:
     """One call of every operation that changes something; a new one without an entry fails here."""
     run = api.post("/api/v1/runs", json={"config": config}, headers={"x-request-id": "build-7"}).json()["id"]
     token = api.post("/api/v1/tokens", json={"name": "t"}).json()["id"]
     webhook, other = (
         api.post("/api/v1/webhooks", json={"url": "https://1.1.1.1/pilot/sesame"}).json()["id"] for _ in range(2)
     )
+    sets = "/api/v1/prompt-sets"
+    kept = api.post(sets, params={"name": "a", "file": "a.json"}, json=[{"prompt": "1?", "answer": "1"}]).json()
     calls = {
+        "upload_prompt_set": f"{sets}?name=b&file=b.json",
+        "delete_prompt_set": f"{sets}/a/{kept['version']}",
         "create_run": None,
         "create_token": None,
         "stop_run": f"/api/v1/runs/{run}/stop",
@@ -143,9 +150,10 @@ def test_every_change_is_in_the_audit_log(api: TestClient, engine: sa.Engine, co
         "test_webhook": f"/api/v1/webhooks/{webhook}/test",
         "delete_webhook": f"/api/v1/webhooks/{other}",
     }
-    bodies = {"change_run": {"priority": 3}, "clone_run": {"config": {"name": "again"}}}
+    bodies: dict[str, Any] = {"upload_prompt_set": [{"prompt": "2?", "answer": "2"}]}
+    bodies |= {"change_run": {"priority": 3}, "clone_run": {"config": {"name": "again"}}}
     bodies |= {"change_settings": {"price_per_gpu_hour": 2, "currency": "EUR"}}
-    expected = 4
+    expected = 5
     for method, _, name in operations(api):
         if method == "GET" or name in CHANGE_NOTHING:
             continue

@@ -99,7 +99,7 @@ def test_nothing_is_accepted_half(kept: Path, api: TestClient, tmp_path: Path) -
     problem = upload(api, jsonl(rows) + b'\n{"prompt": "caf\xe9"}\n[1]', 422)
     assert problem["type"] == "/problems/invalid-prompts" and "1 rows without a reference answer" in problem["detail"]
     assert {e["field"]: e["message"].split(" (")[0] for e in problem["errors"]} == {
-        "row 31": "is in row 4, too, with the same",
+        "row 31": "is in row 4, too, with the same answer",
         "row 32": "is in row 6, too, with the answer '10', here '11'",
         "row 33": "has no text in 'answer'",
         "row 34": "has no text in 'prompt'",
