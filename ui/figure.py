@@ -14,11 +14,14 @@ WIDTH, HEIGHT = 900, 500
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 20, 60
 INK = "#1F2430"
 
+Point = tuple[float, float]
+
 
 def svg(compared: Comparison, by: By) -> str:
     """Accuracy against what was spent, on white. Empty axes where nothing was evaluated."""
     runs = {run.run.id: run.evaluations for run in compared.runs}
-    lines, bands = [], []
+    lines: list[tuple[list[Point], str, str]] = []
+    bands: list[tuple[list[Point], str]] = []
     for at, group in enumerate(compared.groups):
         curves = [runs[run_id] for run_id in group.runs if runs[run_id].accuracy]
         colour = palette.SERIES[at % len(palette.SERIES)]
@@ -30,7 +33,7 @@ def svg(compared: Comparison, by: By) -> str:
             lines.append(([(p["x"], p["accuracy"]) for p in places], colour, dash))
             upper, lower = [(p["x"], p["high"]) for p in places], [(p["x"], p["low"]) for p in reversed(places)]
             bands.append((upper + lower, colour))
-    everything = [point for points, *_ in [*lines, *bands] for point in points]
+    everything = [p for points, _, _ in lines for p in points] + [p for points, _ in bands for p in points]
     xs = [x for x, _ in everything] or [0.0, 1.0]
     ys = [y for _, y in everything] + ([] if compared.target is None else [compared.target]) or [0.0, 1.0]
     x_ticks, y_ticks = _ticks(min(xs), max(xs)), _ticks(min(ys), max(ys))

@@ -34,7 +34,14 @@ SORTS = {
     "name": "name",
 }
 ARCHIVED = {"not archived": "no", "archived": "only", "all": "any"}
-UNFILTERED = {"q": "", "state": [], "method": None, "tagged": None, "owner": None, "archived": "not archived"}
+UNFILTERED: dict[str, str | list[str] | None] = {
+    "q": "",
+    "state": [],
+    "method": None,
+    "tagged": None,
+    "owner": None,
+    "archived": "not archived",
+}
 Selection = dict[str, RunSummary]
 
 
