@@ -29,6 +29,7 @@ from api.schemas import (
     DeliveryOut,
     DeliveryPage,
     Difficulty,
+    EvaluationFiles,
     Flows,
     Health,
     Ledger,
@@ -333,6 +334,15 @@ class Client:
         fields = {"settings": json.dumps(settings or {})}
         response = self._send("POST", "/api/v1/audits", files=sent, data=fields, wait=_AUDIT_S)
         return self._read(TypeAdapter(Audit), response)
+
+    def evaluation_files(self, run_id: uuid.UUID | str, from_step: int = 0, limit: int = 500) -> EvaluationFiles:
+        """The files of responses that evaluations gave, one a benchmark and step, from a step on."""
+        params = {"from_step": from_step, "limit": limit}
+        return self._call(EvaluationFiles, "GET", _run(run_id, "evaluations"), params=params)
+
+    def download_evaluation(self, run_id: uuid.UUID | str, step: int, benchmark: str) -> bytes:
+        """A benchmark's responses after a step as a Parquet file."""
+        return self._send("GET", _run(run_id, "evaluations", str(step), benchmark)).content
 
     def config_schema(self) -> dict[str, Any]:
         """The JSON schema of RunConfig."""

@@ -328,6 +328,10 @@ ANSWERS: dict[str, Any] = {
         "spend": [{"rate": 3, "visits": 1, "prompts": 5, "rollouts": 160, "tokens": 2560, "bucket": "committed"}],
     },
     "get_ledger": _LEDGER,
+    "list_evaluation_files": {
+        "files": [{"step": 10, "benchmark": "held-out", "n_bytes": 41_200}],
+        "next_step": None,
+    },
     "list_rewards": {
         "rewards": [
             {

@@ -602,6 +602,17 @@ class RolloutPage(BaseModel):
     next_step: int | None = Field(description="`from_step` of the following page.")
 
 
+class EvaluationFile(BaseModel):
+    step: int
+    benchmark: str = Field(examples=["held-out"])
+    n_bytes: int
+
+
+class EvaluationFiles(BaseModel):
+    files: list[EvaluationFile]
+    next_step: int | None = Field(description="`from_step` of the following page.")
+
+
 class TokenCreate(BaseModel):
     """A token to make. `read` sees runs, `run` also starts, stops and changes them, `admin` also makes tokens."""
 

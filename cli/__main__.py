@@ -381,6 +381,46 @@ def data_fetch(
     print(fetched(source))
 
 
+@data.command("decontaminate")
+def data_decontaminate(
+    train: Annotated[str, typer.Argument(metavar="TRAIN", help="Training prompts, as data.train of a config.")],
+    evaluation: Annotated[list[str], typer.Argument(metavar="EVAL...", help="Held-out prompts, as data.eval.")],
+    mapping: Annotated[str, typer.Option(help="Columns of the files, as data.mapping.")] = "plain",
+    n: Annotated[int, typer.Option("-n", min=8, help="Words in a row that two prompts may not share.")] = 13,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Name held-out prompts that are among the training prompts, or share a long run of words with one of them.
+
+    Ends with 1 when there are any.
+    """
+    import json
+
+    from cli import data as it
+
+    found = it.overlaps(train, evaluation, mapping, n)
+    print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else it.overlaps_in_words(found))
+    raise typer.Exit(1 if any(found.values()) else 0)
+
+
+@app.command("eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def evaluate(
+    context: typer.Context,
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, such as .pilot/runs/ID.")],
+) -> None:
+    """Measure a checkpoint of a run on benchmarks, here and now; the run itself is not touched.
+
+    --step N (the newest), --benchmark NAME|FILE (all of the run's), --samples K, --temperature T, --top-p P, --greedy,
+    --reward NAME, --out FOLDER (keep the responses), --json. On a slow machine it takes as long as an evaluation of the
+    run did.
+    """
+    import subprocess
+
+    if not (run_dir / "config.json").is_file():
+        raise Failure(f"{run_dir} has no config.json: give a run's folder, such as {home()}/runs/ID.", 2)
+    command = [sys.executable, "-m", "pipeline", "evaluate", str(run_dir.resolve()), *context.args]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
 @runs.command("clone")
 def run_clone(
     run_id: RunArgument,

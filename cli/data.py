@@ -1,4 +1,4 @@
-"""`pilot data`: published data sets as prompt sets; files checked, converted, fetched from the hub."""
+"""`pilot data`: published sets as prompt sets; files checked, converted, fetched; what training gives away."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.failure import WRONG_USE, Failure
+from cli.table import table
 from pipeline.config import ConfigProblems, parse_reward
 from pipeline.datasets import SETS, prepare
+from pipeline.decontamination import Hit, contaminated, numbered
 from pipeline.prompts import FileFault, PromptReport, convert_prompts, examine_source, fetch_hub
 
 
@@ -67,3 +69,34 @@ def fetched(source: str) -> str:
         return str(fetch_hub(source))
     except FileFault as error:
         raise Failure(f"{source} {error}") from None
+
+
+def overlaps(train: str, evaluation: Sequence[str], mapping: str, n: int) -> dict[str, list[dict[str, object]]]:
+    """Per held-out file the prompts that the training file gives away, with rows as in the files. Raises Failure."""
+    try:
+        train_rows, train_prompts = numbered(train, mapping)
+        found = {}
+        for path in evaluation:
+            rows, prompts = numbered(path, mapping)
+            found[path] = [_told(hit, rows, train_rows) for hit in contaminated(train_prompts, prompts, n)]
+        return found
+    except (ValueError, OSError) as error:
+        raise Failure(str(error), WRONG_USE) from None
+
+
+def _told(hit: Hit, rows: Sequence[str], train_rows: Sequence[str]) -> dict[str, object]:
+    return {
+        "kind": hit.kind, "row": rows[hit.evaluation], "id": hit.evaluation_id, "train_row": train_rows[hit.train],
+        "train_id": hit.train_id, "n_train": hit.n_train, "shared": hit.shared,
+    }  # fmt: skip
+
+
+def overlaps_in_words(found: dict[str, list[dict[str, object]]]) -> str:
+    lines = []
+    for path, hits in found.items():
+        lines.append(f"{path}: {len(hits)} of its prompts are given away")
+        if hits:
+            head = ("ROW", "KIND", "TRAIN ROW", "IN ALL", "SHARED")
+            cells = [(h["row"], h["kind"], h["train_row"], h["n_train"], str(h["shared"])[:80]) for h in hits]
+            lines.append(table([head, *(tuple(map(str, row)) for row in cells)]))
+    return "\n".join(lines)

@@ -7,6 +7,7 @@ with its held-out prompts is left out of training and counted, never passed on i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.config import DataConfig, MappingName
+from pipeline.config import PROTOCOLS, DataConfig, MappingName
 from pipeline.prompts import FileFault, Prompt, RowFault, load_prompts, read_prompts
 from pipeline.prompts.files import READERS
 from pipeline.prompts.mappings import LAYOUTS, Layout
@@ -45,7 +46,10 @@ SOURCES = {
     "amc23": Source("math-ai/amc23", "*.parquet", "amc23"),
     "minerva": Source("math-ai/minervamath", "test.jsonl", "minerva"),
     "olympiadbench": Source("Hothan/OlympiadBench", "*OE_TO_maths_en_COMP*.parquet", "olympiadbench"),
+    # The Pilot-Commit paper holds 500 questions of DeepMath-103K out and does not say which: see `_picked`.
+    "deepmath500": Source("zwhe99/DeepMath-103K", "data/*.parquet", "deepmath"),
 }
+PICKED = {"deepmath500": 500}
 BENCHMARKS = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 # Name -> the sources of its training prompts and of its held-out prompts.
 SETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -55,6 +59,7 @@ SETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gsm8k": (("gsm8k-train",), ("gsm8k-test",)),
     "math": (("math-train",), ("math500",)),
     "benchmarks": ((), BENCHMARKS),
+    **{protocol: ((), tuple(benchmarks)) for protocol, benchmarks in PROTOCOLS.items()},
     **{name: ((), (name,)) for name in BENCHMARKS},
 }
 
@@ -89,7 +94,8 @@ def prepare(
     held_out: Sequence[str] = (),
     instruction: str = INSTRUCTION,
 ) -> list[Prepared]:
-    """Write out/train.jsonl and out/eval.jsonl of the set `name` (eval.jsonl alone for a benchmark).
+    """Write out/train.jsonl and out/eval.jsonl of the set `name` (eval.jsonl alone for a benchmark; for a protocol of
+    evaluation.protocol a file for each of its benchmarks, out/aime24.jsonl and so on).
 
     given: files in place of those on the hub, by source. held_out: other sources of the held-out prompts than the
     set's own. Both files are written, or none. Raises ValueError for unknown names, files that cannot be read or are
@@ -107,12 +113,15 @@ def prepare(
     with tempfile.TemporaryDirectory() as scratch:
         files = {source: list(given.get(source, ())) for source in needed}
         files |= fetch([source for source in needed if not files[source]], Path(scratch))
-        eval_set = collect(Prepared(out / "eval.jsonl"), {s: files[s] for s in evaluation})
+        parts = {s: (s,) for s in evaluation} if name in PROTOCOLS else {"eval": evaluation}
+        eval_sets = [
+            collect(Prepared(out / f"{part}.jsonl"), {s: files[s] for s in sources}) for part, sources in parts.items()
+        ]
         train_set = collect(Prepared(out / "train.jsonl"), {s: files[s] for s in training})
-    for shared in train_set.prompts.keys() & eval_set.prompts.keys():
+    for shared in train_set.prompts.keys() & {key for found in eval_sets for key in found.prompts}:
         del train_set.prompts[shared]
         train_set.held_out += 1
-    written = [s for s, sources in ((train_set, training), (eval_set, evaluation)) if sources]
+    written = [*([train_set] if training else []), *(eval_sets if evaluation else [])]
     for prepared in written:
         if not prepared.prompts:
             raise ValueError(f"nothing is left to write. {prepared}")
@@ -198,7 +207,18 @@ def collect(prepared: Prepared, files: Mapping[str, Sequence[Path]]) -> Prepared
                     prepared.contradicting += 2
             if not usable:
                 raise ValueError(f"{path}: no row has a question and an answer in the columns of {source}")
+        if source in PICKED:
+            _picked(prepared, source, PICKED[source])
     return prepared
+
+
+def _picked(prepared: Prepared, source: str, n: int) -> None:
+    """Keep n of the source's questions, those with the smallest SHA-256: the same whatever the order and the file."""
+    ours = {key for key, (_, _, of) in prepared.prompts.items() if of == source}
+    if len(ours) < n:
+        raise ValueError(f"{source} is {n:,} questions of {SOURCES[source].hub}; the files have {len(ours):,}")
+    for key in sorted(ours, key=lambda key: hashlib.sha256(key.encode()).digest())[n:]:
+        del prepared.prompts[key]
 
 
 def _read(path: Path, by: Layout) -> Iterator[tuple[str, Prompt | RowFault]]:

@@ -51,7 +51,9 @@ def chosen(config: RunConfig, asked: Sequence[str], changes: dict[str, Any]) -> 
         try:
             found.append(Benchmark.model_validate(benchmark.model_dump() | changes))
         except ValidationError as error:
-            raise ValueError("; ".join(f"--{e['loc'][0]}: {e['msg']}" for e in error.errors())) from None
+            raise ValueError(
+                "; ".join(f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}" for e in error.errors())
+            ) from None
     if twice := {b.name for b in found if [x.name for x in found].count(b.name) > 1}:
         raise ValueError(f"benchmark {', '.join(map(repr, sorted(twice)))} more than once")
     return found

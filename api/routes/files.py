@@ -19,7 +19,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.dependencies import CleanText, Reading, RunId
 from api.openapi import problems
 from api.problems import ApiProblem
-from api.schemas import CheckpointOut, Checkpoints, FileOut, LogPart, RolloutFile, RolloutPage
+from api.schemas import (
+    CheckpointOut,
+    Checkpoints,
+    EvaluationFile,
+    EvaluationFiles,
+    FileOut,
+    LogPart,
+    RolloutFile,
+    RolloutPage,
+)
 from db import runs
 from pipeline import rundir
 
@@ -30,6 +39,7 @@ router = APIRouter(
 )
 
 _CHUNK: Final = 1 << 20
+_EVALUATIONS: Final = re.compile(r"evaluations/step_(\d{6,})/([a-z0-9][a-z0-9._-]*)\.parquet")
 _ROLLOUTS: Final = re.compile(r"rollouts/step_(\d{6,})\.parquet")
 
 Step = Annotated[int, PathParameter(ge=0, lt=2**31, description="The step after which it was written.")]
@@ -140,6 +150,51 @@ def get_rollouts(run_id: RunId, step: Step, session: Reading, request: Request) 
     runs.get(session, run_id)
     file = _opened(folder(request, run_id), f"rollouts/step_{step:06d}.parquet")
     return download(file, f"{run_id}-step_{step:06d}.parquet", "application/vnd.apache.parquet")
+
+
+@router.get("/evaluations", operation_id="list_evaluation_files")
+def list_evaluation_files(
+    run_id: RunId, query: Annotated[RolloutsQuery, Query()], session: Reading, request: Request
+) -> EvaluationFiles:
+    """The files of responses that evaluations gave, one a benchmark and step, in order. `limit` is of steps."""
+    runs.get(session, run_id)
+    try:
+        files = rundir.files(folder(request, run_id), "evaluations")
+    except FileNotFoundError:
+        files = []  # it has not been evaluated yet
+    found = [
+        EvaluationFile(step=int(m[1]), benchmark=m[2], n_bytes=f.n_bytes)
+        for f in files
+        if (m := _EVALUATIONS.fullmatch(f.path)) and int(m[1]) >= query.from_step
+    ]
+    steps = sorted({f.step for f in found})
+    shown = set(steps[: query.limit])
+    return EvaluationFiles(
+        files=sorted((f for f in found if f.step in shown), key=lambda f: (f.step, f.benchmark)),
+        next_step=steps[query.limit] if len(steps) > query.limit else None,
+    )
+
+
+@router.get(
+    "/evaluations/{step}/{benchmark}",
+    operation_id="get_evaluation_file",
+    response_class=StreamingResponse,
+    responses={
+        200: {"description": "A Parquet file.", "content": {"application/vnd.apache.parquet": {}}},
+        **problems("run-not-found", "file-not-found", "invalid-request"),
+    },
+)
+def get_evaluation_file(
+    run_id: RunId,
+    step: Step,
+    benchmark: Annotated[CleanText, PathParameter(max_length=60, description="As the list of files gives it.")],
+    session: Reading,
+    request: Request,
+) -> StreamingResponse:
+    """Every response of a benchmark: prompt, reference, response, what was extracted, reward, verdicts, tokens."""
+    runs.get(session, run_id)
+    file = _opened(folder(request, run_id), f"evaluations/step_{step:06d}/{benchmark}.parquet")
+    return download(file, f"{run_id}-step_{step:06d}-{benchmark}.parquet", "application/vnd.apache.parquet")
 
 
 def folder(request: Request, run_id: object) -> Path:

@@ -102,6 +102,27 @@ def test_rollouts_are_listed_and_downloaded(api: TestClient, run: Run) -> None:
     assert problem(api.get(f"{address}/4"))["type"] == "/problems/file-not-found"
 
 
+def test_responses_of_evaluations_are_listed_and_downloaded(api: TestClient, run: Run, home: Path) -> None:
+    address = f"/api/v1/runs/{run.id}/evaluations"
+    assert api.get(address).json() == {"files": [], "next_step": None}
+    for step, name in ((0, "held-out"), (5, "aime24"), (5, "held-out"), (10, "aime24")):
+        path = home / "runs" / str(run.id) / "evaluations" / f"step_{step:06d}" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * (step + 1))
+    path.with_name("aime24.writing").write_bytes(b"half")
+    first = api.get(address, params={"limit": 2}).json()
+    assert [(f["step"], f["benchmark"], f["n_bytes"]) for f in first["files"]] == [
+        (0, "held-out", 1),
+        (5, "aime24", 6),
+        (5, "held-out", 6),
+    ]
+    assert first["next_step"] == 10
+    assert [f["step"] for f in api.get(address, params={"from_step": 10}).json()["files"]] == [10]
+    assert api.get(f"{address}/5/aime24").content == b"x" * 6
+    for nothing in ("6/aime24", "5/aime25", "5/..%2F..%2Fconfig", "5/aime24.parquet"):
+        assert problem(api.get(f"{address}/{nothing}"))["status"] == 404
+
+
 def test_the_rollouts_of_one_prompt(
     api: TestClient, engine: sa.Engine, run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import DataConfig
+from pipeline.config import PROTOCOLS, DataConfig
 from pipeline.datasets import BENCHMARKS, INSTRUCTION, SETS, SOURCES, prepare
 from pipeline.prompts import load_prompts
 
@@ -262,3 +262,20 @@ def test_fetched_from_the_hub(hub: dict[str, bytes], tmp_path: Path) -> None:
 def test_every_source_of_a_set_is_known() -> None:
     assert {s for train, held_out in SETS.values() for s in (*train, *held_out)} == set(SOURCES)
     assert all(SETS[name] == ((), (name,)) for name in BENCHMARKS)
+
+
+def test_the_protocol_is_a_file_for_each_benchmark(tmp_path: Path) -> None:
+    many = [{"question": f"What is {i} squared?", "final_answer": str(i * i)} for i in range(600)]
+    files = {s: [PUBLISHED / f"{'minerva_math' if s == 'minerva' else s}.jsonl"] for s in BENCHMARKS if s != "aime25"}
+    files["aime25"] = [given(tmp_path / "aime25.jsonl", [{"problem": "What is 1 + 1?", "answer": "2"}])]
+    files["deepmath500"] = [given(tmp_path / "deepmath.parquet", many)]
+    written = prepare("math-7", tmp_path / "out", files)
+    assert [p.path.name for p in written] == [f"{name}.jsonl" for name in PROTOCOLS["math-7"]]
+    picked = {row["prompt"] for row in rows_of(tmp_path / "out" / "deepmath500.jsonl")}
+    assert len(picked) == 500
+    given(tmp_path / "deepmath.parquet", many[::-1])
+    prepare("math-7", tmp_path / "again", files)
+    assert {row["prompt"] for row in rows_of(tmp_path / "again" / "deepmath500.jsonl")} == picked
+    given(tmp_path / "deepmath.parquet", many[:300])
+    with pytest.raises(ValueError, match="deepmath500 is 500 questions of zwhe99/DeepMath-103K; the files have 300"):
+        prepare("math-7", tmp_path / "few", files)
