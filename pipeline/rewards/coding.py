@@ -34,9 +34,10 @@ class CodeReward(Reward):
     """1 when the Python program in the response passes all unit tests of the reference answer, else 0.
 
     The program is the last ```python block, else the whole response. The reference answer is Python with asserts, a
-    JSON list of asserts, or JSON {"inputs": [...], "outputs": [...]} of a program that reads and prints. Every response
-    runs in a sandbox of its own, without network. Too slow, too big or crashed is wrong; a test that can't be read is
-    failed, and so is every response if the sandbox can't be kept up.
+    JSON list of asserts, or JSON {"inputs": [...], "outputs": [...]} of a program that reads and prints; with "fn_name"
+    beside them, of a function that is called. Every response runs in a sandbox of its own, without network. Too slow,
+    too big or crashed is wrong; a test that can't be read is failed, and so is every response if the sandbox can't be
+    kept up.
     """
 
     name: Literal["code"] = "code"
@@ -153,14 +154,48 @@ def read_tests(answer: str) -> Tests | None:
         return Tests([], [], [answer]) if "assert" in answer else None
     if isinstance(given, list) and given and all(isinstance(t, str) for t in given):
         return Tests([], [], given)
-    if not isinstance(given, dict) or given.get("fn_name"):
+    if not isinstance(given, dict):
         return None
     inputs, outputs = given.get("inputs"), given.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
         return None
+    if given.get("fn_name"):
+        return _calls(given["fn_name"], inputs, outputs)
     if not all(isinstance(text, str) for text in inputs + outputs):
         return None
     return Tests(inputs, outputs, [])
+
+
+_CALL = """
+import json as _json
+_arguments, _wanted = _json.loads({arguments!r}), _json.loads({wanted!r})
+_found = (Solution().{name} if "Solution" in globals() else {name})(*_arguments)
+_found = _json.loads(_json.dumps(_found))
+assert _found in _wanted, f"{name} returned {{_found!r}}, wanted {{_wanted[0]!r}}"
+"""
+
+
+def _calls(name: object, inputs: list[Any], outputs: list[Any]) -> Tests | None:
+    """Tests that call a function, or a method of the class Solution, as in APPS and LiveCodeBench.
+
+    An input is the list of its arguments, or text with one argument in JSON a line; an output is the value, the value
+    in a list of its own (APPS), or JSON text of it. Tuples and lists are the same.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        return None
+    asserts = []
+    try:
+        for given, wanted in zip(inputs, outputs, strict=True):
+            arguments = [json.loads(line) for line in given.splitlines()] if isinstance(given, str) else given
+            if not isinstance(arguments, list):
+                return None
+            values = [json.loads(wanted)] if isinstance(wanted, str) else [wanted]
+            if isinstance(wanted, list) and len(wanted) == 1:
+                values += wanted
+            asserts.append(_CALL.format(name=name, arguments=json.dumps(arguments), wanted=json.dumps(values)))
+    except (ValueError, RecursionError):
+        return None
+    return Tests([], [], asserts)
 
 
 def same_output(given: str, wanted: str) -> bool:

@@ -12,6 +12,7 @@ from pipeline.rewards.coding import CodeReward, program_of, read_tests
 
 ADD = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
 ECHO = json.dumps({"inputs": ["1 2\n", "5 5\n"], "outputs": ["3\n", "10"]})
+CALL = '{"fn_name": "two", "inputs": %s, "outputs": %s}'  # as in APPS and LiveCodeBench
 SUMS = "a, b = map(int, input().split())\nprint(a + b)"
 
 
@@ -39,6 +40,12 @@ def verdict(scorer, text, answer):
         ("print(3)", ECHO, 0),
         ("import sys; print(3); sys.exit(0)", json.dumps({"inputs": [""], "outputs": ["3"]}), 1),
         ("import numpy; print(numpy.arange(3).sum())", json.dumps({"inputs": [""], "outputs": ["3"]}), 1),
+        ("def two(x, y): return x, y", CALL % ('["[1]\\n2"]', '["[[1], 2]"]'), 1),
+        ("class Solution:\n    def two(self, x, y): return [y, x]", CALL % ("[[1, 2]]", "[[2, 1]]"), 1),
+        ("def two(x, y): return x + y", CALL % ("[[1, 2], [3, 4]]", "[[3], [7]]"), 1),
+        ("def two(x, y): return x + y", CALL % ("[[1, 2], [3, 4]]", "[[3], [8]]"), 0),
+        ("def one(x, y): return x + y", CALL % ("[[1, 2]]", "[3]"), 0),
+        ("def two(x): return x", CALL % ("[[1, 2]]", "[3]"), 0),
     ],
 )
 def test_code(scorer, text, answer, expected):
