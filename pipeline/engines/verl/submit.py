@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pipeline.config import ROOT, ConfigProblems
+from pipeline.config import ROOT, ConfigProblems, pilot_home
 from pipeline.engines.verl.job import MARK, Word, say
 from pipeline.events import AttemptFinished, EventLog, events_path
 
@@ -203,7 +203,7 @@ class Follower:
             self.job,
             [*inside, "--patience", f"{self.patience_s}", "--", *trainer],
             metadata={RUN: self.run},
-            runtime_env={"env_vars": {MARK: self.job}},
+            runtime_env={"env_vars": {MARK: self.job, "PILOT_HOME": str(pilot_home())}},  # where uploaded prompts are
         )
 
     def watch(self) -> int:

@@ -1,0 +1,115 @@
+"""The report: every fault counted, lengths as the engines count them; and data sets of the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import Qwen2Tokenizer
+
+from cli.data import converted, fetched, validated
+from cli.failure import Failure
+from pipeline.config import ConfigProblems, DataConfig
+from pipeline.prompts import Message, load_prompts, make_prompt
+from pipeline.prompts.lengths import Lengths
+from pipeline.prompts.report import unusable
+from pipeline.rewards.choice import ChoiceReward
+from pipeline.rewards.coding import CodeReward
+from pipeline.rewards.maths import MathReward
+from pipeline.rewards.numeric import NumericReward
+from tests.pipeline.test_datasets import hub  # noqa: F401
+
+POLICY = Path(__file__).parents[3] / "pipeline" / "bundled" / "policy"
+ROWS = [
+    {"prompt": "1+1=", "answer": "2"},
+    {"prompt": "What is  TWO?", "answer": "2"},
+    {"prompt": "what is two?", "answer": "two"},
+    {"prompt": "caf\ufffd", "answer": "3"},
+    {"prompt": "long " * 100, "answer": "4"},
+    {"prompt": "1+1=", "answer": "2"},
+    {"prompt": "1+1=", "answer": "3"},
+    {"prompt": "none"},
+]
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return str(path)
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    source, other = (
+        write(tmp_path / "a.jsonl", ROWS),
+        write(tmp_path / "b.jsonl", [{"prompt": "WHAT IS two?", "answer": "2"}]),
+    )
+    report = validated(source, "plain", other, "plain", POLICY, 256, "numeric")
+    assert {f.kind: [row.row for row in f.rows] for f in report.findings} == {
+        "no_answer": ["8"], "repeated": ["6"], "contradicting": ["7"], "held_out": ["2", "3"], "alike": ["3"],
+        "too_long": ["5"], "bad_answer": ["3"], "replaced": ["4"],
+    }  # fmt: skip
+    assert not report.accepted and (report.n_rows, report.n_prompts) == (8, 5)
+    words = report.text("a.jsonl")
+    assert "row 7: is in row 1, too, with the answer '2', here '3'" in words and words.endswith("\n\nnot accepted")
+    only_warnings = validated(write(tmp_path / "c.jsonl", ROWS[:5]), "plain", other, "plain", POLICY, 256, "numeric")
+    assert only_warnings.accepted and not any(f.refuses for f in only_warnings.findings)
+    with pytest.raises(Failure, match="unknown; known: plain, verl"):
+        validated(source, "mnist", None, "plain", None, None, None)
+    assert "not checked: prompt lengths: the model's tokenizer cannot be read" in validated(
+        source, "plain", None, "plain", tmp_path, None, None
+    ).text("a")
+
+
+def test_lengths_are_those_of_the_engines() -> None:
+    tokenizer = Qwen2Tokenizer.from_pretrained(POLICY)
+    chats = [
+        (Message("user", "1+1="),),
+        (Message("system", "Be brief."), Message("user", "a?"), Message("assistant", "b"), Message("user", "é\n日本")),
+    ]
+    prompts = [make_prompt(chat, "1") for chat in chats]
+    whole = [tokenizer.apply_chat_template(p.chat, tokenize=False, add_generation_prompt=True) for p in prompts]
+    assert Lengths(POLICY)(prompts) == [len(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in whole]
+    assert Lengths(POLICY).limit == 256
+
+
+def test_answers_that_a_reward_cannot_use() -> None:
+    assert [w is None for w in unusable(NumericReward(), ["4", "four"])] == [True, False]
+    assert [w is None for w in unusable(ChoiceReward(), ["B", "(c)", "7"])] == [True, True, False]
+    assert [w is None for w in unusable(CodeReward(), ["assert f() == 1", "{"])] == [True, False]
+    assert [w is None for w in unusable(MathReward(timeout_s=20), ["\\frac{1}{2}", "x" * 1001])] == [True, False]
+
+
+def test_converted_by_the_command(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", ROWS[:2])
+    assert converted(source, tmp_path / "b.parquet", "plain", None, None) == f"{tmp_path / 'b.parquet'}: 2 prompts"
+    with pytest.raises(Failure, match="no {prompt}"):
+        converted(source, tmp_path / "c.jsonl", "plain", None, "x")
+    assert not (tmp_path / "c.jsonl").exists()
+
+
+def test_a_data_set_of_the_hub(home: Path, hub: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    for shard in range(2):
+        row = {"question": f"{shard}+1?", "answer": f"so\n#### {shard + 1}"}
+        hub[f"a/b:main/train-0000{shard}-of-00002.jsonl"] = json.dumps(row).encode()
+    hub["a/b:other/train.jsonl"] = b"{}"
+    hub["a/b:README.md"] = b""
+    data = DataConfig(train="t", eval="e", mapping="gsm8k")
+    with pytest.raises(Failure, match="several splits 'train'; there are: main/train, other/train"):
+        fetched("hub:a/b")
+    with pytest.raises(Failure, match="no split 'test'"):
+        fetched("hub:a/b:test")
+    pinned = fetched("hub:a/b:main/train")
+    assert pinned == f"hub:a/b@{'a' * 40}:main/train"
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")  # no network from here on
+    assert {p.answer for p in load_prompts(pinned, data, "data.train").prompts} == {"1", "2"}
+    for source, message in (
+        ("hub:a/b:main/train", "names no commit"),
+        (f"hub:a/b@{'b' * 40}", "has not been fetched here: `pilot data fetch"),
+        ("hub:../../etc", "is not hub:OWNER/NAME"),
+        ("set:../../x@0123456789abcdef", "is not set:NAME@VERSION"),
+        ("set:x@0123456789abcdef", "there is no such prompt set"),
+    ):
+        with pytest.raises(ConfigProblems, match=message):
+            load_prompts(source, data, "data.train")
+    with pytest.raises(Failure, match="the hub has not told about a/b"):
+        fetched("hub:a/b")
