@@ -97,7 +97,7 @@ def difficulty(session: Session, run_id: uuid.UUID, *, parts: int, bins: int) ->
     run = get(session, run_id)
     every = max(1, -(-run.step // SAMPLED_STEPS))
     given = {
-        "run_id": run_id, "parts": parts, "bins": bins, "last": run.step, "every": every,
+        "run_id": run_id, "parts": parts, "bins": bins, "last": run.step, "steps": list(range(run.step, 0, -every)),
         "stages": ["pilot"] if run.method == "pilot_commit" else ["pilot", "commit"],
     }  # fmt: skip
     over_time = [RateCell(*row) for row in session.execute(_OVER_TIME, given)] if run.step else []
@@ -142,14 +142,15 @@ _OVER_TIME = text(
     SELECT width_bucket(step, 1, :last + 1, :parts) - 1 AS part,
         least(floor(success_rate * :bins)::int, :bins - 1) AS rate, count(*)
     FROM prompt_visits
-    WHERE run_id = :run_id AND step IN (SELECT generate_series(CAST(:last AS int), 1, -CAST(:every AS int)))
+    WHERE run_id = :run_id AND step = ANY(CAST(:steps AS int[]))
         AND success_rate IS NOT NULL AND stage = ANY(CAST(:stages AS text[]))
     GROUP BY 1, 2 ORDER BY 1, 2
     """
 )
 _SPEND = text(
     """
-    SELECT least(floor(success_rate * :bins)::int, :bins - 1) AS rate, floor(log(2, visits))::int AS visits, bucket,
+    SELECT least(floor(success_rate * :bins)::int, :bins - 1) AS rate,
+        floor(ln(visits::float8) / ln(2::float8) + 1e-9)::int AS visits, bucket,
         count(*), sum(rollouts)::bigint, sum(tokens)::bigint
     FROM prompt_states
     WHERE run_id = :run_id AND success_rate IS NOT NULL AND visits > 0

@@ -59,7 +59,8 @@ def create_engine(
     error. Raises DatabaseUnavailable at once when there is no usable address.
     """
     parsed = database_url(url)
-    options = f"-c timezone=UTC -c idle_in_transaction_session_timeout={int(idle_in_transaction_s * 1000)}"
+    # jit: to compile a statement takes longer than any of ours runs.
+    options = f"-c timezone=UTC -c jit=off -c idle_in_transaction_session_timeout={int(idle_in_transaction_s * 1000)}"
     if statement_timeout_s is not None:
         options += f" -c statement_timeout={int(statement_timeout_s * 1000)}"
     engine = sa.create_engine(

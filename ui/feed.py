@@ -25,7 +25,7 @@ BUSY_STATES = ("starting", "running", "stopping")
 RECENT_PROMPTS = 50
 RECENT_STEPS = 60
 POINTS = 240  # of a series; a screen shows no more
-SHOWN = ("reward_variance", "seconds_generate")  # whose extremes a thinned series keeps
+SHOWN = ("reward_variance",)  # whose extremes a thinned series keeps
 ALERTS_EVERY_S = 10.0
 
 
@@ -92,8 +92,8 @@ class RunFeed:
         self.run = run
         self._wait(api, run)
         seen = self._now(run)
-        if seen != self._seen.get("run") or time.monotonic() - self._alerts_at > ALERTS_EVERY_S:
-            # A run that stalls gives no news: alerts are asked for from time to time, too.
+        if seen[:2] != self._seen.get("run", ())[:2] or time.monotonic() - self._alerts_at > ALERTS_EVERY_S:
+            # A run that stalls gives no news, too: alerts are asked for from time to time.
             self.alerts, self._alerts_at = api.alerts(self.run_id), time.monotonic()
         if seen == self._seen.get("run"):
             return
@@ -104,7 +104,8 @@ class RunFeed:
         metrics = api.metrics(self.run_id, from_step=last)
         self.steps.update((s.step, s) for s in metrics.steps)
         self.evaluations.update((e.step, e) for e in metrics.evaluations)
-        buckets = api.buckets(self.run_id, from_step=max(self.buckets, default=0), points=POINTS)
+        after = max(self.buckets, default=0)
+        buckets = api.buckets(self.run_id, from_step=after, points=POINTS if run.step - after > POINTS else None)
         self.buckets.update((b.step, b) for b in buckets.history)
         self._thin(run.step)
         self._seen["run"] = seen

@@ -271,7 +271,7 @@ def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytes
     asked.clear()
     running.train(1)
     checked(app.run())
-    assert asked == [str(running.id), "alerts", "metrics 12", "buckets 12", "flows 0", "ledger", "prompts"]
+    assert asked == [str(running.id), "metrics 12", "buckets 12", "flows 0", "ledger", "prompts"]
 
 
 # Prompts
