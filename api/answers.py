@@ -40,7 +40,13 @@ def run_detail(session: Session, run: Run) -> RunDetail:
     """The run as it stands in this transaction."""
     attempts = [AttemptOut.model_validate(a, from_attributes=True) for a in runs.attempts(session, run.id)]
     (body,) = _summaries(session, [run], RunDetail)
-    return RunDetail.model_validate(body | {"attempts": attempts})
+    if (
+        attempts and attempts[-1].finished_at is None
+    ):  # its seconds are written when it ends; until then its lease's count
+        attempts[-1].seconds = body["seconds"] - sum(attempt.seconds for attempt in attempts[:-1])
+    engine = run.config.get("engine", {})  # the torch engine has one device, and names none
+    gpu_hours = body["seconds"] / 3600 * engine.get("nodes", 1) * engine.get("gpus_per_node", 1)
+    return RunDetail.model_validate(body | {"attempts": attempts, "gpu_hours": gpu_hours})
 
 
 def buckets_at(counts: BucketCounts) -> BucketsAt:

@@ -55,6 +55,7 @@ _ATTEMPT: dict[str, Any] = {
     "exit_code": None,
     "last_seq": 15,
     "saved_step": 10,
+    "seconds": 610.0,
     "open_rollouts": 512,
 }
 _DETAIL = _SUMMARY | {
@@ -65,6 +66,7 @@ _DETAIL = _SUMMARY | {
     "stop_requested_at": None,
     "eval_rollouts": 768,
     "eval_tokens": 12288,
+    "gpu_hours": 0.169,
     "attempts": [_ATTEMPT],
 }
 _QUEUED = _DETAIL | {"state": "queued", "started_at": None, "attempt": 0, "attempts": [], "dataset_id": None}

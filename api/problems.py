@@ -47,6 +47,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "prompt-set-in-use": (409, "Runs use this prompt set"),
     "body-too-large": (413, "The body is too large"),
     "not-json": (415, "The body must be JSON"),
+    "no-such-range": (416, "The file has no such bytes"),
     "unknown-host": (421, "The API does not answer to this host name"),
     "invalid-request": (422, "The request is not accepted"),
     "invalid-config": (422, "The run config is not accepted"),

@@ -160,6 +160,7 @@ class RunDetail(RunSummary):
     stop_requested_at: dt.datetime | None
     eval_rollouts: int
     eval_tokens: int
+    gpu_hours: float = Field(description="`seconds` on each of its engine's GPUs; the CPU counts as one.")
     attempts: list[AttemptOut]
 
 
@@ -174,6 +175,7 @@ class AttemptOut(BaseModel):
     exit_code: int | None
     last_seq: int
     saved_step: int | None = Field(None, description="Step of its newest checkpoint.")
+    seconds: float = Field(description="For which its trainer has run.")
     open_rollouts: int = Field(0, description="At most what the step under way may have sampled; 0 between two steps.")
 
 

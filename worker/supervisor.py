@@ -42,7 +42,7 @@ from worker.tail import Tail
 log = logging.getLogger("supervisor")
 T = TypeVar("T")
 
-_POLL_S: Final = 0.2
+POLL_S: Final = 0.2
 _BACK_OFF_S: Final = (0.5, 1.0, 2.0, 5.0)
 _LAST_WORDS_S: Final = 30.0  # a trainer that has told its end gets so long to exit
 _SHUT_DOWN_PATIENCE_S: Final = 10.0  # for a database that is away while the platform shuts down
@@ -266,7 +266,7 @@ class Supervisor:
 
     def _pause(self, trainer: subprocess.Popen[bytes]) -> None:
         try:
-            trainer.wait(_POLL_S)
+            trainer.wait(POLL_S)
         except subprocess.TimeoutExpired:
             pass
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
@@ -40,6 +40,7 @@ router = APIRouter(
 
 _CHUNK: Final = 1 << 20
 _EVALUATIONS: Final = re.compile(r"evaluations/step_(\d{6,})/([a-z0-9][a-z0-9._-]*)\.parquet")
+_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _ROLLOUTS: Final = re.compile(r"rollouts/step_(\d{6,})\.parquet")
 
 Step = Annotated[int, PathParameter(ge=0, lt=2**31, description="The step after which it was written.")]
@@ -98,7 +99,8 @@ def list_checkpoints(run_id: RunId, session: Reading, request: Request) -> Check
     response_class=StreamingResponse,
     responses={
         200: {"description": "The file.", "content": {"application/octet-stream": {}}},
-        **problems("run-not-found", "file-not-found", "invalid-request"),
+        206: {"description": "The bytes of `Range`.", "content": {"application/octet-stream": {}}},
+        **problems("run-not-found", "file-not-found", "no-such-range", "invalid-request"),
     },
 )
 def get_checkpoint_file(
@@ -111,7 +113,7 @@ def get_checkpoint_file(
     """One file of a checkpoint."""
     runs.get(session, run_id)
     file = _opened(folder(request, run_id), f"checkpoints/step_{step:06d}/{path}")
-    return download(file, f"step_{step:06d}-{path.rpartition('/')[2]}", "application/octet-stream")
+    return download(file, f"step_{step:06d}-{path.rpartition('/')[2]}", "application/octet-stream", request.headers)
 
 
 class RolloutsQuery(BaseModel):
@@ -142,14 +144,15 @@ def list_rollouts(
     response_class=StreamingResponse,
     responses={
         200: {"description": "A Parquet file.", "content": {"application/vnd.apache.parquet": {}}},
-        **problems("run-not-found", "file-not-found", "invalid-request"),
+        206: {"description": "The bytes of `Range`.", "content": {"application/vnd.apache.parquet": {}}},
+        **problems("run-not-found", "file-not-found", "no-such-range", "invalid-request"),
     },
 )
 def get_rollouts(run_id: RunId, step: Step, session: Reading, request: Request) -> StreamingResponse:
     """Every rollout of a step: prompt, stage, response, reward, tokens, log-probability."""
     runs.get(session, run_id)
     file = _opened(folder(request, run_id), f"rollouts/step_{step:06d}.parquet")
-    return download(file, f"{run_id}-step_{step:06d}.parquet", "application/vnd.apache.parquet")
+    return download(file, f"{run_id}-step_{step:06d}.parquet", "application/vnd.apache.parquet", request.headers)
 
 
 @router.get("/evaluations", operation_id="list_evaluation_files")
@@ -212,16 +215,41 @@ def _opened(folder: Path, path: str) -> BinaryIO:
         ) from None
 
 
-def download(file: BinaryIO, name: str, media_type: str) -> StreamingResponse:
-    """The whole file as an answer, which closes it."""
-    size = os.fstat(file.fileno()).st_size
+def download(file: BinaryIO, name: str, media_type: str, asked: Mapping[str, str] | None = None) -> StreamingResponse:
+    """The file as an answer, which closes it.
+
+    asked: the request's headers. A range of bytes in them is answered alone (206), so that a download that broke off
+    goes on, unless `If-Range` names another version of the file; several ranges are answered as the whole file.
+    """
+    status = os.fstat(file.fileno())
+    size, first, last, code = status.st_size, 0, status.st_size - 1, 200
     ascii_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     headers: dict[str, Any] = {
-        "Content-Length": str(size),
+        "Accept-Ranges": "bytes",
         "Content-Disposition": f'attachment; filename="{ascii_name}"',
+        "ETag": f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{size:x}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(_chunks(file, size), media_type=media_type, headers=headers)
+    asked = asked or {}
+    wanted = (
+        _RANGE.fullmatch(asked.get("range", "")) if asked.get("if-range", headers["ETag"]) == headers["ETag"] else None
+    )
+    if wanted and (wanted[1] or wanted[2]):
+        if wanted[1]:
+            first, last = int(wanted[1]), min(last, int(wanted[2] or last))
+        else:
+            first = max(0, size - int(wanted[2]))
+        if first > last:
+            file.close()
+            raise ApiProblem(
+                "no-such-range",
+                f"The file has {size} bytes, and none in {asked['range']!r}.",
+                headers={"Content-Range": f"bytes */{size}"},
+            )
+        code, headers["Content-Range"] = 206, f"bytes {first}-{last}/{size}"
+    headers["Content-Length"] = str(last - first + 1)
+    file.seek(first)
+    return StreamingResponse(_chunks(file, last - first + 1), code, media_type=media_type, headers=headers)
 
 
 def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:

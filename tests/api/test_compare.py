@@ -90,6 +90,21 @@ def test_hours_are_those_for_which_trainers_ran(api: TestClient, pair: tuple[mod
     assert got["evaluations"]["hours"] == pytest.approx([0.5 + 6 / 60])
 
 
+def test_a_run_tells_for_how_long_it_has_had_its_devices(api: TestClient, engine: sa.Engine) -> None:
+    """The attempt under way by its lease, the others by their own count."""
+    config = {"budget": {"steps": 7, "rollouts": None}, "engine": {"name": "verl", "nodes": 2, "gpus_per_node": 8}}
+    run = add_run(engine, config=config, state="running", attempt=2)
+    add(
+        engine,
+        attempt(run, 1, seconds=1800.0, started_at=BEGAN, finished_at=BEGAN),
+        attempt(run, 2, started_at=BEGAN),
+        models.Lease(run_id=run.id, fence=2, holder="h:1:1:1", expires_at=sa.func.now(), seconds=900.0),
+    )
+    body = api.get(f"/api/v1/runs/{run.id}").json()
+    assert [a["seconds"] for a in body["attempts"]] == [1800, 900]
+    assert (body["seconds"], body["gpu_hours"]) == (2700, 0.75 * 16)
+
+
 def test_a_run_that_has_not_begun_is_empty(api: TestClient, engine: sa.Engine) -> None:
     got = api.get("/api/v1/compare", params={"run": str(add_run(engine).id)}).json()["runs"][0]
     assert got["series"] == {"step": [], "rollouts": [], "tokens": [], "hours": [], "metrics": {"reward_variance": []}}

@@ -92,6 +92,23 @@ def test_checkpoints_are_listed_and_downloaded(api: TestClient, run: Run) -> Non
     assert response.headers["content-disposition"] == 'attachment; filename="step_000002-model.safetensors"'
 
 
+def test_a_download_goes_on_where_it_broke_off(api: TestClient, run: Run, home: Path) -> None:
+    address = f"/api/v1/runs/{run.id}/checkpoints/2/policy/model.safetensors"
+    path = home / "runs" / str(run.id) / "checkpoints" / "step_000002" / "policy" / "model.safetensors"
+    path.write_bytes(whole := bytes(range(256)) * 400)
+    begun = api.get(address, headers={"range": "bytes=0-999"})
+    assert (begun.status_code, begun.headers["content-range"]) == (206, f"bytes 0-999/{len(whole)}")
+    rest = api.get(address, headers={"range": "bytes=1000-", "if-range": begun.headers["etag"]})
+    assert rest.status_code == 206 and begun.content + rest.content == whole
+    assert api.get(address, headers={"range": "bytes=-5"}).content == whole[-5:]
+    beyond = api.get(address, headers={"range": f"bytes={len(whole)}-"})
+    assert problem(beyond)["type"] == "/problems/no-such-range"
+    assert beyond.headers["content-range"] == f"bytes */{len(whole)}"
+    assert api.get(address, headers={"range": "bytes=0-1,5-6"}).status_code == 200
+    path.write_bytes(whole + b"another")  # not the same file any more: all of it
+    assert api.get(address, headers={"range": "bytes=5-", "if-range": begun.headers["etag"]}).status_code == 200
+
+
 def test_rollouts_are_listed_and_downloaded(api: TestClient, run: Run) -> None:
     address = f"/api/v1/runs/{run.id}/rollouts"
     first = api.get(address, params={"limit": 2}).json()
