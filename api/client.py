@@ -31,6 +31,7 @@ from api.schemas import (
     Difficulty,
     EvaluationFiles,
     Flows,
+    Forecast,
     Health,
     Ledger,
     LogPart,
@@ -369,6 +370,10 @@ class Client:
             "reward": reward, "responses": list(responses), "answer": answer, "prompt": prompt, "n_tokens": n_tokens,
         }  # fmt: skip
         return self._call(RewardTested, "POST", "/api/v1/rewards/test", json=body, wait=60).results
+
+    def forecast_config(self, config: dict[str, Any]) -> Forecast:
+        """What a run with it would sample and take. ApiError 422 names every faulty field."""
+        return self._call(Forecast, "POST", "/api/v1/config/forecast", json={"config": config})
 
     def presets(self) -> list[Preset]:
         return self._read(_presets, self._send("GET", "/api/v1/presets"))

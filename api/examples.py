@@ -148,6 +148,11 @@ _DELIVERY: dict[str, Any] = {
     "error": None,
 }
 
+
+def _range(expected: float) -> dict[str, float]:
+    return {"low": 0.9 * expected, "expected": expected, "high": 1.1 * expected}
+
+
 _SETTINGS = {"price_per_gpu_hour": 2.5, "currency": "USD", "changed_at": "2026-01-05T09:00:00Z", "changed_by": "ada"}
 
 _INTERVAL = {"median": 22.2, "low": 21.9, "high": 22.6}
@@ -440,6 +445,28 @@ ANSWERS: dict[str, Any] = {
         "valid": False,
         "config": None,
         "problems": [{"field": "seed", "value": -1, "message": "Input should be greater than or equal to 0"}],
+    },
+    "forecast_config": {
+        "steps": 40,
+        "ends_by": "budget.steps",
+        "stages": [
+            {
+                "stage": stage,
+                "rollouts": _range(rollouts),
+                "tokens": _range(16 * rollouts),
+                "gpu_hours": _range(rollouts / 1e6),
+            }
+            for stage, rollouts in (("pilot", 112000), ("commit", 122880), ("evaluation", 8640))
+        ],
+        "rollouts": _range(234880),
+        "tokens": _range(3758080),
+        "gpu_hours": _range(0.31),
+        "shares": {"ready": _range(0.37), "skipped": _range(0.08), "deferred": _range(0.4), "evicted": _range(0.15)},
+        "saving": _range(0.47),
+        "runs": 1,
+        "prompts": 4550,
+        "visits": 16491,
+        "unknown": ["How much runs differ: 1 run cannot tell, so 10% from run to run are assumed."],
     },
     "list_presets": [
         {

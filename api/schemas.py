@@ -11,6 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pipeline.audit import Report
 from pipeline.config import FieldProblem, RunName
 from pipeline.config import MappingName as MappingName
+from pipeline.forecast import Forecast as Forecast
+from pipeline.forecast import Range as Range
+from pipeline.forecast import StageForecast as StageForecast
 from pipeline.prompts import PreviewRow as PreviewRow
 from pipeline.prompts import PromptReport as PromptReport
 

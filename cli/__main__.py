@@ -146,6 +146,26 @@ def compare(
     print(found.model_dump_json(indent=2) if as_json else told_of(found))
 
 
+@app.command()
+def forecast(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="The file of a run config, or a preset's name.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a field; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a run would sample and take, from its config and earlier runs on the same prompts. Starts nothing."""
+    from cli.failure import told
+    from cli.forecast import forecast_told
+    from cli.run import config_given
+
+    with _client() as client:
+        data = config_given(client, config, changes or [])
+        with told():
+            found = client.forecast_config(data)
+    print(found.model_dump_json(indent=2) if as_json else forecast_told(found))
+
+
 @runs.command("start")
 def run_start(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="The file of a run config, or a preset's name.")],

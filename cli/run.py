@@ -26,6 +26,13 @@ def start(
 
     max_rollouts: bound of the training rollouts in place of the config's. key: the same call with it starts no other.
     """
+    data = config_given(client, config, changes, max_rollouts)
+    with told():
+        return client.create_run(data, key=key)
+
+
+def config_given(client: Client, config: str, changes: list[str], max_rollouts: int | None = None) -> dict[str, Any]:
+    """The config that a file or a preset's name and the changes give; the API checks it. Raises Failure."""
     path = Path(config)
     is_file = path.is_file() or path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
     data = read_config(path) if is_file else preset(client, config)
@@ -33,8 +40,7 @@ def start(
         set_value(data, change)
     if max_rollouts is not None:
         set_value(data, f"budget.rollouts={max_rollouts}")
-    with told():
-        return client.create_run(data, key=key)
+    return data
 
 
 def preset(client: Client, name: str) -> dict[str, Any]:

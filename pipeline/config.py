@@ -28,6 +28,11 @@ ROOT = Path(__file__).resolve().parent.parent
 """The application's folder: relative paths in a config are taken from here, whoever reads it."""
 
 
+def told(unit: str | None = None, paper: JsonValue = None) -> dict[str, JsonValue]:
+    """For a field's schema: its unit, and its value in the Pilot-Commit paper or, of another method, in that one's."""
+    return {name: value for name, value in (("unit", unit), ("paper", paper)) if value is not None}
+
+
 class ModelConfig(Section):
     path: FilePath = Field(
         description="Folder of the starting policy in Hugging Face format (config.json, model.safetensors, tokenizer).",
@@ -93,7 +98,7 @@ class GrpoMethod(Section):
     """Group Relative Policy Optimization (arXiv 2402.03300): every prompt gets the same number of rollouts."""
 
     name: Literal["grpo"] = "grpo"
-    n: int = Field(128, ge=2, description="Rollouts per prompt.")
+    n: int = Field(128, ge=2, description="Rollouts per prompt.", json_schema_extra=told("rollouts", paper=128))
 
     @property
     def group_size(self) -> int:
@@ -104,16 +109,29 @@ class DapoMethod(Section):
     """DAPO's dynamic sampling (arXiv 2503.14476): sample until enough groups have both right and wrong rollouts."""
 
     name: Literal["dapo"] = "dapo"
-    n: int = Field(16, ge=2, description="Rollouts per prompt. Paper: 16.")
+    n: int = Field(16, ge=2, description="Rollouts per prompt.", json_schema_extra=told("rollouts", paper=16))
     gen_prompts: int | None = Field(
-        None, ge=1, description="Prompts sampled per pass; unset means 3 x batch_prompts, as in the paper."
+        None,
+        ge=1,
+        description="Prompts sampled per pass; unset means 3 x batch_prompts.",
+        json_schema_extra=told("prompts", paper="3 x batch_prompts"),
     )
     keep_surplus: bool = Field(
-        True, description="Groups beyond the batch wait for the next step. false discards them, as the paper does."
+        True,
+        description="Groups beyond the batch wait for the next step. false discards them, as the paper does.",
+        json_schema_extra=told(paper=False),
     )
-    max_age: int = Field(4, ge=0, description="Oldest group that may still train, in steps since it was sampled.")
+    max_age: int = Field(
+        4,
+        ge=0,
+        description="Oldest group that may still train, in steps since it was sampled.",
+        json_schema_extra=told("steps"),
+    )
     max_rounds: int = Field(
-        10, ge=1, description="Inference passes a step may use to find groups; then it trains on those it has."
+        10,
+        ge=1,
+        description="Inference passes a step may use to find groups; then it trains on those it has.",
+        json_schema_extra=told("passes"),
     )
 
     @property
@@ -125,15 +143,39 @@ class PilotCommitMethod(Section):
     """Pilot-Commit (arXiv 2605.26606): a few pilot rollouts decide which prompts are worth the rest."""
 
     name: Literal["pilot_commit"] = "pilot_commit"
-    n_pilot: int = Field(32, ge=1, description="Pilot rollouts per prompt. Paper: 32.")
-    n_commit: int = Field(96, ge=1, description="Further rollouts of a committed prompt. Paper: 96.")
-    pilot_prompts: int | None = Field(
-        None, ge=1, description="Prompts piloted per pass; unset means 3 x batch_prompts, as in the paper."
+    n_pilot: int = Field(
+        32, ge=1, description="Pilot rollouts per prompt.", json_schema_extra=told("rollouts", paper=32)
     )
-    p_lower: Fraction = Field(0.125, description="A prompt with a lower pilot success rate is deferred: too hard.")
-    p_upper: Fraction = Field(0.75, description="A prompt with a higher pilot success rate is skipped: too easy.")
-    p_solve: Fraction = Field(1.0, description="A prompt at or above this pilot success rate is evicted: solved.")
-    max_age: int = Field(4, ge=0, description="Oldest pilot that may still train, in steps since it was sampled.")
+    n_commit: int = Field(
+        96, ge=1, description="Further rollouts of a committed prompt.", json_schema_extra=told("rollouts", paper=96)
+    )
+    pilot_prompts: int | None = Field(
+        None,
+        ge=1,
+        description="Prompts piloted per pass; unset means 3 x batch_prompts.",
+        json_schema_extra=told("prompts", paper="3 x batch_prompts"),
+    )
+    p_lower: Fraction = Field(
+        0.125,
+        description="A prompt with a lower pilot success rate is deferred: too hard.",
+        json_schema_extra=told("success rate", paper=0.125),
+    )
+    p_upper: Fraction = Field(
+        0.75,
+        description="A prompt with a higher pilot success rate is skipped: too easy.",
+        json_schema_extra=told("success rate", paper=0.75),
+    )
+    p_solve: Fraction = Field(
+        1.0,
+        description="A prompt at or above this pilot success rate is evicted: solved.",
+        json_schema_extra=told("success rate", paper=1.0),
+    )
+    max_age: int = Field(
+        4,
+        ge=0,
+        description="Oldest pilot that may still train, in steps since it was sampled.",
+        json_schema_extra=told("steps"),
+    )
     commit_order: Literal["random", "max_variance", "newest", "oldest"] = Field(
         "max_variance", description="Which ready prompts are committed first."
     )
@@ -144,9 +186,12 @@ class PilotCommitMethod(Section):
         8,
         ge=1,
         description="Inference passes a step may use to find prompts; then it trains on those it has.",
+        json_schema_extra=told("passes"),
     )
     retest_rate: Fraction = Field(
-        0.0, description="Share of the pilots that look at evicted prompts again. Paper: 0, evicted for good."
+        0.0,
+        description="Share of the pilots that look at evicted prompts again. With 0 they are evicted for good.",
+        json_schema_extra=told("of pilots", paper=0.0),
     )
 
     @property
@@ -184,7 +229,12 @@ class Pods(Section):
     rule: Literal["max_variance", "max_reward", "percentile", "random"] = Field(
         "max_variance", description="Which rollouts of a group are kept. PODS: max_variance."
     )
-    keep: int = Field(16, ge=2, description="Rollouts kept per group. Paper: 16 of 64.")
+    keep: int = Field(
+        16,
+        ge=2,
+        description="Rollouts kept per group. The paper keeps 16 of 64.",
+        json_schema_extra=told("rollouts", paper=16),
+    )
     advantages: Literal["kept", "group"] = Field(
         "kept", description="Whether advantages are computed over the kept rollouts or over the whole group."
     )
@@ -194,21 +244,33 @@ SelectionConfig = Annotated[AllRollouts | Pods, Field(discriminator="name")]
 
 
 class SamplingConfig(Section):
-    temperature: float = Field(1.0, gt=0, description="Softmax temperature of training rollouts.")
-    max_new_tokens: Positive = Field(1024, description="Longest response, in tokens.")
+    temperature: float = Field(
+        1.0, gt=0, description="Softmax temperature of training rollouts.", json_schema_extra=told(paper=1.0)
+    )
+    max_new_tokens: Positive = Field(
+        1024, description="Longest response, in tokens.", json_schema_extra=told("tokens", paper="4096 to 8192")
+    )
 
 
 class UpdateConfig(Section):
     """The policy update: PPO clip with asymmetric bounds (DAPO, arXiv 2503.14476) on group advantages."""
 
-    batch_prompts: Positive = Field(128, description="Prompts trained on per step.")
-    mini_batches: Positive = Field(4, description="Optimiser updates per step, the same for every method.")
-    lr: float = Field(1e-6, gt=0, description="Learning rate of AdamW.")
-    warmup_updates: int = Field(0, ge=0, description="Optimiser updates of linear warm-up.")
-    weight_decay: float = Field(0.0, ge=0)
+    batch_prompts: Positive = Field(
+        128, description="Prompts trained on per step.", json_schema_extra=told("prompts", paper=128)
+    )
+    mini_batches: Positive = Field(
+        4,
+        description="Optimiser updates per step, the same for every method.",
+        json_schema_extra=told("updates", paper=4),
+    )
+    lr: float = Field(1e-6, gt=0, description="Learning rate of AdamW.", json_schema_extra=told(paper=1e-06))
+    warmup_updates: int = Field(
+        0, ge=0, description="Optimiser updates of linear warm-up.", json_schema_extra=told("updates", paper=40)
+    )
+    weight_decay: float = Field(0.0, ge=0, json_schema_extra=told(paper=0.1))
     grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
-    clip_low: float = Field(0.2, gt=0, lt=1, description="PPO clip below 1.")
-    clip_high: float = Field(0.28, gt=0, description="PPO clip above 1.")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="PPO clip below 1.", json_schema_extra=told(paper=0.2))
+    clip_high: float = Field(0.28, gt=0, description="PPO clip above 1.", json_schema_extra=told(paper=0.28))
     normalise_std: bool = Field(True, description="Divide group advantages by the group's standard deviation.")
     off_policy_cap: float | None = Field(
         2.0,
@@ -286,22 +348,37 @@ class EvaluationConfig(Section):
 class BudgetConfig(Section):
     """Hard bounds: the step that would pass one is not started. Unset means unbounded."""
 
-    steps: Positive = Field(100, description="Training steps.")
-    rollouts: Positive | None = Field(None, description="Training rollouts sampled.")
-    tokens: Positive | None = Field(None, description="Response tokens sampled for training.")
+    steps: Positive = Field(100, description="Training steps.", json_schema_extra=told("steps", paper="500 to 1000"))
+    rollouts: Positive | None = Field(
+        None, description="Training rollouts sampled.", json_schema_extra=told("rollouts")
+    )
+    tokens: Positive | None = Field(
+        None, description="Response tokens sampled for training.", json_schema_extra=told("tokens")
+    )
     wall_clock_s: float | None = Field(
-        None, gt=0, description="Seconds that its trainers run, all attempts together, loading and evaluation included."
+        None,
+        gt=0,
+        description="Seconds that its trainers run, all attempts together, loading and evaluation included.",
+        json_schema_extra=told("seconds"),
     )
     gpu_hours: float | None = Field(
-        None, gt=0, description="The same in hours, times the GPUs held; the CPU engine counts as one."
+        None,
+        gt=0,
+        description="The same in hours, times the GPUs held; the CPU engine counts as one.",
+        json_schema_extra=told("GPU-hours"),
     )
 
 
 class CheckpointConfig(Section):
-    every: Positive = Field(10, description="Steps between checkpoints; the end is always saved.")
-    keep: Positive = Field(2, description="Newest checkpoints kept.")
+    every: Positive = Field(
+        10, description="Steps between checkpoints; the end is always saved.", json_schema_extra=told("steps", paper=20)
+    )
+    keep: Positive = Field(2, description="Newest checkpoints kept.", json_schema_extra=told("checkpoints"))
     keep_best: int = Field(
-        1, ge=0, description="Checkpoints kept besides, those of the best sampled accuracy among the evaluated ones."
+        1,
+        ge=0,
+        description="Checkpoints kept besides, those of the best sampled accuracy among the evaluated ones.",
+        json_schema_extra=told("checkpoints"),
     )
 
 
@@ -317,8 +394,15 @@ class TorchEngine(Section):
 
     name: Literal["torch"] = "torch"
     device: Literal["cpu", "cuda"] = "cpu"
-    threads: Positive | None = Field(None, description="CPU threads; unset means all cores.")
-    token_budget: int = Field(16384, ge=256, description="Tokens per forward pass of the update, padding included.")
+    threads: Positive | None = Field(
+        None, description="CPU threads; unset means all cores.", json_schema_extra=told("threads")
+    )
+    token_budget: int = Field(
+        16384,
+        ge=256,
+        description="Tokens per forward pass of the update, padding included.",
+        json_schema_extra=told("tokens"),
+    )
 
     @property
     def devices(self) -> Devices:
@@ -337,17 +421,31 @@ class VerlEngine(Section):
     device: Literal["cuda", "cpu"] = Field(
         "cuda", description="cpu runs the whole engine on one machine without a GPU: to test it, far too slow to train."
     )
-    nodes: Positive = Field(1, description="Machines. More than one needs ray_address.")
-    gpus_per_node: Positive = Field(8, description="GPUs used on each node; 1 when device is cpu.")
-    tensor_parallel: Positive = Field(1, description="GPUs that hold one copy of the model while sampling.")
+    nodes: Positive = Field(
+        1, description="Machines. More than one needs ray_address.", json_schema_extra=told("machines")
+    )
+    gpus_per_node: Positive = Field(
+        8, description="GPUs used on each node; 1 when device is cpu.", json_schema_extra=told("GPUs")
+    )
+    tensor_parallel: Positive = Field(
+        1, description="GPUs that hold one copy of the model while sampling.", json_schema_extra=told("GPUs")
+    )
     gpu_memory_utilization: float = Field(
-        0.6, gt=0, lt=1, description="Share of each GPU's memory that vLLM may take while sampling."
+        0.6,
+        gt=0,
+        lt=1,
+        description="Share of each GPU's memory that vLLM may take while sampling.",
+        json_schema_extra=told("of memory", paper=0.6),
     )
     max_prompt_tokens: Positive = Field(
-        1024, description="Longest prompt, chat template included. A longer one ends the run before it starts."
+        1024,
+        description="Longest prompt, chat template included. A longer one ends the run before it starts.",
+        json_schema_extra=told("tokens", paper=2048),
     )
     token_budget: Positive | None = Field(
-        None, description="Tokens per GPU in one forward pass of the update; unset means twice the longest sequence."
+        None,
+        description="Tokens per GPU in one forward pass of the update; unset means twice the longest sequence.",
+        json_schema_extra=told("tokens"),
     )
     loggers: tuple[Literal["console", "wandb", "mlflow", "tensorboard", "file"], ...] = Field(
         ("console",), description="verl's own loggers, beside the run's page."

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import uuid
 from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
 from api.configs import accept
-from api.dependencies import json_body
+from api.dependencies import Reading, json_body
 from api.etags import IfNoneMatch, answered, conditional
 from api.openapi import problems
 from api.schemas import ConfigCheck, Preset, RunCreate
+from db import history
 from pipeline.config import ConfigProblems, RunConfig, presets
+from pipeline.forecast import PARTS, Forecast, History, Length, Pace, Seen, forecast, part_of
+from pipeline.prompts import load_run_prompts
 
 router = APIRouter(prefix="/api/v1", tags=["configs"])
 
@@ -50,6 +55,50 @@ def validate_config(body: RunCreate) -> ConfigCheck:
     except ConfigProblems as error:
         return ConfigCheck(valid=False, config=None, problems=error.problems)
     return ConfigCheck(valid=True, config=config.model_dump(mode="json"), problems=[])
+
+
+@router.post(
+    "/config/forecast",
+    operation_id="forecast_config",
+    dependencies=[Depends(json_body)],
+    responses=problems("invalid-request", "invalid-config", "invalid-json", "not-json", "body-too-large"),
+)
+def forecast_config(body: RunCreate, session: Reading) -> Forecast:
+    """What a run with this config would sample and take, from the config and from earlier runs of the same model on
+    the same prompts. Starts nothing.
+    """
+    config = accept(body.config)
+    train, held_out = load_run_prompts(config)
+    past = history.past(session, train.digest, config.model.path, PARTS)
+    return forecast(config, len(train), len(held_out) * (config.evaluation.samples + 1), _history(config, past))
+
+
+def _history(config: RunConfig, past: history.Past) -> History:
+    last = {run.run: run.steps for run in past.runs}
+
+    def place(run: uuid.UUID, part: int) -> tuple[str, int, int]:
+        width = math.ceil(last[run] / PARTS)
+        return str(run), *part_of(part * width + 1, last[run])
+
+    ours = config.engine.name, config.engine.devices.kind, config.engine.n_gpus
+    paces = [
+        Pace(
+            str(run.run),
+            run.sample_s / run.rollouts,
+            run.update_s / run.trained,
+            run.eval_s / run.eval_rollouts,
+            max(0.0, run.seconds - run.sample_s - run.update_s - run.eval_s) / run.steps,
+        )
+        for run in past.runs
+        if (run.engine, run.device, run.n_gpus) == ours and run.trained and run.eval_rollouts
+    ]
+    return History(
+        [Seen(*place(seen.run, seen.part), seen.n, seen.k, seen.groups) for seen in past.groups],
+        [Length(*place(part.run, part.part), part.rollouts, part.tokens) for part in past.sampled if part.rollouts],
+        paces,
+        len(past.runs),
+        past.prompts,
+    )
 
 
 @router.get("/presets", operation_id="list_presets")

@@ -21,7 +21,7 @@ from tests.api.served import make_token
 from tests.api.test_problems import JSON, problem
 
 NOBODY = uuid.UUID(int=0)
-CHANGE_NOTHING = ("validate_config", "check_prompts", "test_reward", "audit_files", "audit_run")
+CHANGE_NOTHING = ("validate_config", "forecast_config", "check_prompts", "test_reward", "audit_files", "audit_run")
 
 
 def bearer(secret: str) -> dict[str, str]:

@@ -1,0 +1,109 @@
+"""What earlier runs saw on the same prompts with the same starting policy: what forecasts rest on. Reads only."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final, NamedTuple
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+RUNS: Final = 5
+"""The newest runs are looked at, so many of them."""
+
+
+class Groups(NamedTuple):
+    """Groups of a run's first stage in one part of it: `groups` of them had k right of n scored rollouts."""
+
+    run: uuid.UUID
+    part: int  # from 0
+    n: int
+    k: int
+    groups: int
+
+
+class Sampled(NamedTuple):
+    """What was sampled in one part of a run."""
+
+    run: uuid.UUID
+    part: int
+    rollouts: int
+    tokens: int
+
+
+class Took(NamedTuple):
+    """A run, and the seconds that it took by what for. seconds: all that its trainers ran."""
+
+    run: uuid.UUID
+    engine: str
+    device: str
+    n_gpus: int
+    steps: int
+    rollouts: int
+    trained: float
+    eval_rollouts: int
+    sample_s: float
+    update_s: float
+    eval_s: float
+    seconds: float
+
+
+class Past(NamedTuple):
+    runs: list[Took]
+    groups: list[Groups]
+    sampled: list[Sampled]
+    prompts: int
+
+
+def past(session: Session, dataset: str, model: str, parts: int) -> Past:
+    """Of the newest runs on this data set that began with this model and have finished a step.
+
+    parts: each run is cut into at most so many of equal length, as pipeline.forecast.part_of does.
+    """
+    given = {"dataset": dataset, "model": model, "runs": RUNS, "parts": parts}
+    runs = [Took(*row) for row in session.execute(_RUNS, given)]
+    ids = {"ids": [run.run for run in runs], "parts": parts}
+    groups = [Groups(*row) for row in session.execute(_GROUPS, ids)]
+    sampled = [Sampled(*row) for row in session.execute(_SAMPLED, ids)]
+    return Past(runs, groups, sampled, session.scalar(_PROMPTS, ids) or 0)
+
+
+# Steps since the newest attempt that are not finished are in no row. Time of attempts that were lost is not counted.
+_RUNS = text(
+    """
+    SELECT runs.id, config #>> '{engine,name}', device,
+           CASE WHEN config #>> '{engine,name}' = 'verl'
+                THEN (config #>> '{engine,nodes}')::int * (config #>> '{engine,gpus_per_node}')::int ELSE 1 END,
+           runs.step, runs.rollouts, took.trained, took.eval_rollouts, took.sample_s, took.update_s, took.eval_s,
+           (SELECT sum(seconds) FROM attempts WHERE run_id = runs.id)
+    FROM runs CROSS JOIN LATERAL (
+        SELECT coalesce(sum((metrics ->> 'seconds_generate')::float8 + coalesce((metrics ->> 'seconds_reward')::float8,
+                   0)), 0) AS sample_s,
+               coalesce(sum((metrics ->> 'seconds_update')::float8), 0) AS update_s,
+               coalesce(sum((metrics ->> 'trained_rollouts')::float8), 0) AS trained,
+               (SELECT coalesce(sum(seconds), 0) FROM evaluations WHERE run_id = runs.id) AS eval_s,
+               (SELECT coalesce(sum(eval_rollouts), 0)::bigint FROM evaluations WHERE run_id = runs.id)
+                   AS eval_rollouts
+        FROM step_metrics WHERE run_id = runs.id
+    ) AS took
+    WHERE dataset_id = :dataset AND model = :model AND step > 0 AND rollouts > 0 AND deleted_at IS NULL
+    ORDER BY created_at DESC, runs.id LIMIT :runs
+    """
+)
+_PART = "(visits.step - 1) / ceil(runs.step / CAST(:parts AS float8))::int"
+_FIRST = "visits.stage = CASE WHEN runs.method = 'pilot_commit' THEN 'pilot' ELSE 'commit' END"
+_GROUPS = text(
+    f"""
+    SELECT run_id, {_PART} AS part, n - n_failed AS scored, round(success_rate * (n - n_failed))::int AS k, count(*)
+    FROM prompt_visits AS visits JOIN runs ON runs.id = run_id
+    WHERE run_id = ANY (:ids) AND success_rate IS NOT NULL AND n > n_failed AND {_FIRST}
+    GROUP BY run_id, part, scored, k
+    """
+)
+_SAMPLED = text(
+    f"""
+    SELECT run_id, {_PART} AS part, sum(n)::bigint, sum(visits.tokens)::bigint
+    FROM prompt_visits AS visits JOIN runs ON runs.id = run_id WHERE run_id = ANY (:ids) GROUP BY run_id, part
+    """
+)
+_PROMPTS = text("SELECT count(DISTINCT prompt_id) FROM prompt_visits WHERE run_id = ANY (:ids)")
