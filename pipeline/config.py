@@ -158,17 +158,17 @@ class PilotCommitMethod(Section):
     p_lower: Fraction = Field(
         0.125,
         description="A prompt with a lower pilot success rate is deferred: too hard.",
-        json_schema_extra=told("success rate", paper=0.125),
+        json_schema_extra=told(paper=0.125),
     )
     p_upper: Fraction = Field(
         0.75,
         description="A prompt with a higher pilot success rate is skipped: too easy.",
-        json_schema_extra=told("success rate", paper=0.75),
+        json_schema_extra=told(paper=0.75),
     )
     p_solve: Fraction = Field(
         1.0,
         description="A prompt at or above this pilot success rate is evicted: solved.",
-        json_schema_extra=told("success rate", paper=1.0),
+        json_schema_extra=told(paper=1.0),
     )
     max_age: int = Field(
         4,
@@ -322,8 +322,14 @@ class Benchmark(Section):
 class EvaluationConfig(Section):
     """Of the held-out set (data.eval), whose sampled accuracy is the run's, and of benchmarks besides."""
 
-    every: Positive = Field(5, description="Steps between evaluations; the start and the end are always evaluated.")
-    samples: Positive = Field(4, description="Sampled responses per held-out prompt (avg@k).")
+    every: Positive = Field(
+        5,
+        description="Steps between evaluations; the start and the end are always evaluated.",
+        json_schema_extra=told("steps", paper=5),
+    )
+    samples: Positive = Field(
+        4, description="Sampled responses per held-out prompt (avg@k).", json_schema_extra=told("responses")
+    )
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1, description="Sample from the most likely tokens whose mass reaches this.")
     protocol: Literal["math-7"] | None = Field(

@@ -52,16 +52,6 @@ LABELS = {
     "gpus_per_node": "GPUs per node", "gpu_memory_utilization": "GPU memory for sampling",
     "max_prompt_tokens": "Longest prompt", "ray_address": "Ray job server", "overrides": "Other settings of verl",
 }  # fmt: skip
-UNITS = {
-    "method.n": "rollouts", "method.n_pilot": "rollouts", "method.n_commit": "rollouts",
-    "method.pilot_prompts": "prompts", "method.gen_prompts": "prompts", "selection.keep": "rollouts",
-    "method.max_age": "steps", "method.max_rounds": "passes",
-    "sampling.max_new_tokens": "tokens", "update.batch_prompts": "prompts", "update.mini_batches": "updates",
-    "update.warmup_updates": "updates", "evaluation.every": "steps", "evaluation.samples": "responses",
-    "budget.steps": "steps", "budget.rollouts": "rollouts", "budget.tokens": "tokens", "budget.wall_clock_s": "seconds",
-    "checkpoint.every": "steps", "checkpoint.keep": "checkpoints", "engine.threads": "threads",
-    "engine.token_budget": "tokens", "engine.tensor_parallel": "GPUs", "engine.max_prompt_tokens": "tokens",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,6 +70,8 @@ class Field:
     variant: str = ""
     is_variant_choice: bool = False
     example: str = ""
+    unit: str = ""
+    paper: Any = None
 
     @property
     def id(self) -> str:
@@ -94,8 +86,7 @@ class Field:
         if name == "every":
             words = f"{section} every"
         words = words[0].upper() + words[1:]
-        unit = UNITS.get(self.path)
-        return words if unit is None or unit in words.lower() else f"{words} ({unit})"
+        return words if not self.unit or self.unit.lower() in words.lower() else f"{words} ({self.unit})"
 
     @property
     def step(self) -> float:
@@ -151,6 +142,68 @@ def config_of(form: list[Group], value: Callable[[Field], Any]) -> dict[str, Any
                 place = place.setdefault(section, {})
             place[name] = given
     return config
+
+
+def with_unknown(form: list[Group], config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """`config` with what of `given` no field of the form shows, such as a mistyped key; for the API to name.
+
+    Not what belongs to a member of a union that is no longer chosen.
+    """
+    known = {part for group in form for f in group.fields for part in _prefixes(f.path)}
+    leaves = {f.path for group in form for f in group.fields}
+
+    def add(place: dict[str, Any], extra: dict[str, Any], at: str) -> dict[str, Any]:
+        if "name" in extra and "name" in place and extra["name"] != place["name"] and f"{at}name" in leaves and at:
+            return place
+        whole = dict(place)
+        for key, value in extra.items():
+            path = f"{at}{key}"
+            if path not in known:
+                whole[key] = value
+            elif path not in leaves and isinstance(whole.get(key), dict | None):
+                whole[key] = add(whole.get(key) or {}, value, f"{path}.") if isinstance(value, dict) else value
+        return whole
+
+    return add(config, given, "")
+
+
+def line_of(text: str, path: str) -> int | None:
+    """The line of YAML, from 1, on which the field at a dotted path is, or the section that lacks it."""
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError:
+        return None
+    line = None
+    for part in path.split("."):
+        if isinstance(node, yaml.MappingNode):
+            found = next((pair for pair in node.value if pair[0].value == part), None)
+        elif isinstance(node, yaml.SequenceNode) and part.isdecimal() and int(part) < len(node.value):
+            found = (node.value[int(part)], node.value[int(part)])
+        else:
+            break
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
+
+
+def read_yaml(text: str) -> dict[str, Any]:
+    """The mapping in the text. Raises ValueError that says in which line, and at which field, it is none."""
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        why = getattr(error, "problem", None) or "check the indentation"
+        if mark is None:
+            raise ValueError(f"This is not YAML: {why}.") from None
+        lines = text.split("\n")[: mark.line + 1]
+        keys = (re.match(r"\s*(?:- )?([\w.]+)\s*:", line) for line in reversed(lines))
+        near = next((found[1] for found in keys if found), None)
+        field = f", at {near!r}" if near else ""
+        raise ValueError(f"This is not YAML in line {mark.line + 1}{field}: {why}.") from None
+    if not isinstance(config, dict):
+        raise ValueError("A config is a mapping of fields, such as `seed: 0`.")
+    return {str(key): value for key, value in config.items()}
 
 
 def lookup(config: dict[str, Any], path: str, default: Any = None) -> Any:
@@ -276,4 +329,6 @@ def _leaf(node: Schema, path: str, required: bool, variant: str) -> Field:
         maximum=node.get("maximum", node.get("exclusiveMaximum")),
         variant=variant,
         example=str(examples[0]),
+        unit=node.get("unit", ""),
+        paper=node.get("paper"),
     )

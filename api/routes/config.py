@@ -68,9 +68,10 @@ def forecast_config(body: RunCreate, session: Reading) -> Forecast:
     the same prompts. Starts nothing.
     """
     config = accept(body.config)
-    train, held_out = load_run_prompts(config)
+    train, measured = load_run_prompts(config)
+    responses = sum(len(s) * (b.samples + b.greedy) for s, b in zip(measured, config.benchmarks, strict=True))
     past = history.past(session, train.digest, config.model.path, PARTS)
-    return forecast(config, len(train), len(held_out) * (config.evaluation.samples + 1), _history(config, past))
+    return forecast(config, len(train), responses, _history(config, past))
 
 
 def _history(config: RunConfig, past: history.Past) -> History:

@@ -17,6 +17,7 @@ from api.schemas import Problem
 from bench import dashboard
 from pipeline import config as run_config
 from pipeline import rundir
+from pipeline.prompts import load_run_prompts
 from tests.api.served import ApiServer, make_token
 from tests.ui.story import Story
 from ui import charts, health
@@ -382,6 +383,14 @@ def widget(app: AppTest, kind: str, path: str) -> Any:
     return found
 
 
+def shown_yaml(app: AppTest) -> Any:
+    return yaml.safe_load(str(app.text_area(key="new.yaml").value))
+
+
+def write_yaml(app: AppTest, words: str) -> AppTest:
+    return checked(app.text_area(key="new.yaml").set_value(words).run())
+
+
 def test_a_run_from_a_preset(api: ApiServer, preset: dict[str, Any]) -> None:
     app = open_page("new_run")
     assert "Ready to start" in app.success[0].value
@@ -422,7 +431,7 @@ def test_the_method_chooses_the_fields(api: ApiServer, preset: dict[str, Any]) -
     widget(app, "selectbox", "method.name").select("grpo")
     app = checked(app.run())
     assert widget(app, "number_input", "method.n").value == 128
-    assert yaml.safe_load(app.code[0].value)["method"] == {"name": "grpo", "n": 128}
+    assert shown_yaml(app)["method"] == {"name": "grpo", "n": 128}
     assert "Ready to start" in app.success[0].value
 
 
@@ -434,7 +443,7 @@ def test_the_verl_engine(api: ApiServer, preset: dict[str, Any]) -> None:
     widget(app, "text_area", "engine.overrides").set_value("actor_rollout_ref.model.lora_rank: 32")
     widget(app, "multiselect", "engine.loggers").set_value(["console", "tensorboard"])
     app = checked(app.run())
-    engine = yaml.safe_load(app.code[0].value)["engine"]
+    engine = shown_yaml(app)["engine"]
     assert engine["overrides"] == {"actor_rollout_ref.model.lora_rank": 32}
     assert engine["loggers"] == ["console", "tensorboard"] and engine["ray_address"] is None
     assert "Ready to start" in app.success[0].value
@@ -443,31 +452,100 @@ def test_the_verl_engine(api: ApiServer, preset: dict[str, Any]) -> None:
     assert ["must be a mapping" in p for p in problems(app)] == [True] and app.button(key="start-run").disabled
 
 
-def test_yaml_both_ways(api: ApiServer, preset: dict[str, Any]) -> None:
+def test_yaml_and_form_follow_each_other(api: ApiServer, preset: dict[str, Any]) -> None:
     app = open_page("new_run")
     widget(app, "number_input", "seed").set_value(5)
     app = checked(app.run())
-    app = checked(app.toggle(key="new.as_yaml").set_value(True).run())
-    shown = yaml.safe_load(str(app.text_area(key="new.yaml").value))
-    assert shown["seed"] == 5
-    assert widget(app, "number_input", "seed").disabled
-    app = checked(app.text_area(key="new.yaml").set_value(yaml.safe_dump(shown | {"seed": 6, "wrong": 1})).run())
+    assert shown_yaml(app)["seed"] == 5
+    theirs = yaml.safe_dump(preset | {"seed": 6}) + "# mine\n"
+    app = write_yaml(app, theirs)
     assert widget(app, "number_input", "seed").value == 6
-    assert any("unknown field" in e.value for e in app.error)
-    app = checked(app.text_area(key="new.yaml").set_value("a: [1").run())
-    assert "not YAML" in app.error[0].value and app.button(key="start-run").disabled
+    assert app.text_area(key="new.yaml").value == theirs, "the text stays as it was written"
+    assert "Ready to start" in app.success[0].value
+    app = write_yaml(app, yaml.safe_dump(preset | {"method": {"name": "grpo", "n": 4}}))
+    assert widget(app, "number_input", "method.n").value == 4
+    widget(app, "number_input", "method.n").set_value(8)
+    app = checked(app.run())
+    assert shown_yaml(app)["method"] == {"name": "grpo", "n": 8} and "# mine" not in app.text_area(key="new.yaml").value
+
+
+def test_faults_in_yaml_are_told_by_line_and_field_and_nothing_is_lost(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    theirs = yaml.safe_dump(preset, sort_keys=False) + "seed: many\nbudgets: {steps: 3}\n"
+    app = write_yaml(app, theirs)
+    last = len(theirs.splitlines())
+    words = app.error[0].value.replace("\\", "")
+    assert f"line {last}" in words and "budgets" in words and "did you mean 'budget'?" in words
+    assert f"Seed (seed)**, line {last - 1}" in words, "also what the form's widget cannot show"
+    assert app.text_area(key="new.yaml").value == theirs
+    widget(app, "number_input", "budget.steps").set_value(9)
+    app = checked(app.run())
+    written = shown_yaml(app)
+    assert (written["budget"]["steps"], written["seed"], written["budgets"]) == (9, "many", {"steps": 3})
+    widget(app, "number_input", "seed").set_value(3)
+    app = checked(app.run())
+    assert shown_yaml(app)["seed"] == 3 and "Seed" not in app.error[0].value, "the form mends what the text broke"
+
+    broken = "name: x\nbudget:\n  steps: [1\nseed: 0\n"
+    app = write_yaml(app, broken)
+    assert "not YAML in line 4, at 'seed'" in app.error[0].value and app.button(key="start-run").disabled
+    assert app.text_area(key="new.yaml").value == broken and widget(app, "number_input", "seed").disabled
     assert len(app.error) == 1 and not problems(app), "the problems of the text before are gone"
-    app = checked(app.text_area(key="new.yaml").set_value("just words").run())
+    app = write_yaml(app, "just words")
     assert "mapping" in app.error[0].value
-    app = checked(app.text_area(key="new.yaml").set_value(yaml.safe_dump(shown | {"seed": 7})).run())
-    app = checked(app.toggle(key="new.as_yaml").set_value(False).run())
-    assert widget(app, "number_input", "seed").value == 7 and not widget(app, "number_input", "seed").disabled
+    app = click(app, "back-to-form")
+    assert shown_yaml(app)["seed"] == 3 and not widget(app, "number_input", "seed").disabled
+
+
+def test_a_forecast_beside_the_form(api: ApiServer, preset: dict[str, Any], engine: sa.Engine) -> None:
+    app = open_page("new_run")
+    page = html(app)
+    assert "Forecast" in page and "Not known:" in page and "not known" in page, "without a history it says so"
+    widget(app, "selectbox", "method.name").select("grpo")
+    app = checked(app.run())
+    widget(app, "number_input", "method.n").set_value(4)
+    page = html(checked(app.run()))
+    assert f'title="{60 * 5 * 4:,}"' in page, "60 steps of a pool of 5 prompts, 4 rollouts each"
+    run = Story(engine, preset).start().train(10)
+    digest = load_run_prompts(run_config.parse_config(preset))[0].digest
+    with engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO datasets (id, name) VALUES (:id, 'train')"), {"id": digest})
+        connection.execute(sa.text("UPDATE runs SET dataset_id = :id"), {"id": digest})
+        connection.execute(sa.text("UPDATE attempts SET seconds = 90"))
+    with Client(api.url, api.token) as client:
+        client.change_settings(2, "EUR")
+    page = html(open_page("new_run", clone=str(run.id)))
+    assert "Rests on 1 run of this model" in page and "Saves <b>" in page and "EUR" in page
+    assert "deferred" in page and "pc-legend" in page
 
 
 def test_a_clone(api: ApiServer, preset: dict[str, Any], running: Story) -> None:
-    app = open_page("new_run", **{"from": str(running.id)})
-    assert widget(app, "number_input", "method.n_commit").value == 24
-    assert widget(app, "text_input", "name").value == "demo"
+    for name in ("clone", "from"):
+        app = open_page("new_run", **{name: str(running.id)})
+        assert widget(app, "number_input", "method.n_commit").value == 24
+        assert widget(app, "text_input", "name").value == "demo"
+    app = click(app, "use-small")
+    assert "from" not in app.query_params
+    recent = app.selectbox(key="recent-run")
+    assert len(recent.options) == 1 and "Pilot-Commit, step 12, running" in recent.options[0]
+    checked(recent.select_index(0).run())
+    assert app.button(key="use-recent-run").label == "Use this"
+    assert click(app, "use-recent-run").button(key="use-recent-run").label == "Chosen"
+
+
+def test_a_preset_by_deep_link(api: ApiServer) -> None:
+    app = open_page("new_run", preset="demo-grpo")
+    assert widget(app, "selectbox", "method.name").value == "grpo"
+    assert "no preset" in open_page("new_run", preset="nope").warning[0].value
+
+
+def test_a_run_needs_a_token_that_may_start_it(
+    api: ApiServer, preset: dict[str, Any], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOT_TOKEN", make_token(database_url, "read", "looking"))
+    app = open_page("new_run")
+    assert "Ready to start" in app.success[0].value, "what it would do is told all the same"
+    assert app.button(key="start-run").disabled and "'looking', has 'read'" in app.info[0].value
 
 
 def test_no_presets(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:

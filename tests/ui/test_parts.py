@@ -284,3 +284,18 @@ def test_sizes() -> None:
     assert [text.size(n) for n in (0, 999, 1000, 1_300_000, 9.995e5, 2.5e9)] == [
         "0 B", "999 B", "1 kB", "1.3 MB", "1 MB", "2.5 GB",
     ]  # fmt: skip
+
+
+def test_units_and_the_papers_values_come_from_the_schema() -> None:
+    fields = {f.path: f for group in make_form() for f in group.fields}
+    assert (fields["method.n_pilot"].unit, fields["method.n_pilot"].paper) == ("rollouts", 32)
+    assert fields["update.lr"].paper == 1e-6 and fields["budget.rollouts"].paper is None
+    assert fields["budget.steps"].label == "Steps" and fields["method.n_commit"].label == "Commit rollouts"
+    assert fields["sampling.max_new_tokens"].label == "Longest response (tokens)"
+
+
+def test_the_line_of_a_field() -> None:
+    words = "name: x\nbudget:\n  steps: 3\nrewards:\n  - {name: a}\n  - name: b\n"
+    assert [form.line_of(words, path) for path in ("name", "budget.steps", "rewards.1.name")] == [1, 3, 6]
+    assert form.line_of(words, "budget.tokens") == 2, "the section that lacks it"
+    assert form.line_of(words, "model.path") is None and form.line_of("a: [", "a") is None

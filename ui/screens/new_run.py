@@ -1,23 +1,25 @@
-"""Start a run: from a preset, another run or nothing; in a form made from the config's schema, or as YAML.
+"""Start a run: from a preset, another run or nothing; in a form made from the config's schema, and as YAML beside it.
 
-The draft is one config. The form edits it field by field; the YAML switch edits it as a whole. Either way the API
-checks every change, and what it finds is told at the field.
+The draft is one config. The form edits it field by field, the YAML as a whole, and each shows what the other did. The
+API checks every change and forecasts what the run would take; what it finds wrong is told at the field.
 """
 
 from __future__ import annotations
 
+import json
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
-import yaml
 
 from api.client import ApiError, ApiUnreachable
-from api.schemas import ConfigCheck, Preset
-from ui import text
-from ui.connection import api_errors, client, show_refused
-from ui.draft import Draft
-from ui.form import Field, Group, about, config_of, groups, lookup, name_in_words
+from api.schemas import FieldProblem, Forecast, Preset, RunSummary
+from ui import outlook, text
+from ui.connection import api_errors, client, lacks, show_refused
+from ui.draft import YAML_KEY, Draft
+from ui.form import Field, Group, about, groups, line_of, lookup, name_in_words, read_yaml
+
+RECENT = 10
 
 
 def render() -> None:
@@ -27,6 +29,13 @@ def render() -> None:
         draft = _draft(presets)
         _presets(draft, presets)
         _editor(draft, schema)
+
+
+class Answer(NamedTuple):
+    """What the API says of a config: what the run would take, or what is wrong."""
+
+    forecast: Forecast | None
+    problems: list[FieldProblem]
 
 
 def _schema_and_presets() -> tuple[dict[str, Any], list[Preset]]:
@@ -43,10 +52,17 @@ def _draft(presets: list[Preset]) -> Draft:
         draft = st.session_state["new.draft"] = Draft()
         if presets:
             draft.load(presets[0].config, f"preset {presets[0].name}")
-    origin = st.query_params.get("from")
+    origin = st.query_params.get("clone") or st.query_params.get("from")
     if origin and draft.source != f"run {origin}":
         run = client().get_run(origin)
         draft.load(run.config, f"run {origin}")
+    wanted = st.query_params.get("preset")
+    if wanted and not origin and draft.source != f"preset {wanted}":
+        found = next((p for p in presets if p.name == wanted), None)
+        if found is None:
+            st.warning(f"There is no preset {wanted!r}. Choose one below.")
+        else:
+            draft.load(found.config, f"preset {found.name}")
     return draft
 
 
@@ -67,107 +83,167 @@ def _presets(draft: Draft, presets: list[Preset]) -> None:
                     args=(draft, preset),
                 )
 
-    papers = {p.name: p for p in presets if p.group}
-    if papers:
-        _paper_presets(draft, papers)
+    with st.container(border=True, key="more-presets"):
+        papers = {p.name: p for p in presets if p.group}
+        left, right = st.columns(2)
+        with left:
+            _paper_presets(draft, papers)
+        with right:
+            _recent_runs(draft)
 
 
 def _paper_presets(draft: Draft, papers: dict[str, Preset]) -> None:
     """Too many for cards: one list, with what the chosen one needs and a button."""
-    with st.container(border=True, key="paper-presets", horizontal=True, vertical_alignment="bottom"):
-        name = st.selectbox(
-            "Experiments of the papers, for GPU nodes", list(papers), index=None, key="paper-preset",
-            format_func=lambda n: f"{papers[n].group}: {papers[n].title}", placeholder="Choose one",
-        )  # fmt: skip
-        if name is None:
-            return
-        preset = papers[name]
-        chosen = draft.source == f"preset {name}"
-        st.button(
-            "Chosen" if chosen else "Use this",
-            key="use-paper-preset",
-            icon=":material/check:" if chosen else None,
-            on_click=_use,
-            args=(draft, preset),
-        )
+    name = st.selectbox(
+        "Experiments of the papers, for GPU nodes", list(papers), index=None, key="paper-preset",
+        format_func=lambda n: f"{papers[n].group}: {papers[n].title}", placeholder="Choose one",
+    )  # fmt: skip
+    if name is None:
+        return
+    preset = papers[name]
     st.caption(text.markdown(preset.description))
+    chosen = draft.source == f"preset {name}"
+    st.button(
+        "Chosen" if chosen else "Use this",
+        key="use-paper-preset",
+        icon=":material/check:" if chosen else None,
+        on_click=_use,
+        args=(draft, preset),
+    )
+
+
+def _recent_runs(draft: Draft) -> None:
+    runs = {str(run.id): run for run in client().list_runs(limit=RECENT).runs}
+    chosen = draft.source.removeprefix("run ") if draft.source.startswith("run ") else None
+    run_id = st.selectbox(
+        "Clone a recent run", list(runs), index=None, key="recent-run", format_func=lambda i: _run_words(runs[i]),
+        placeholder="Choose one" if runs else "None yet", disabled=not runs,
+    )  # fmt: skip
+    if run_id is None:
+        if chosen is not None:
+            st.caption("The form holds the config of the run that it was cloned from.")
+        return
+    st.button(
+        "Chosen" if run_id == chosen else "Use this",
+        key="use-recent-run",
+        icon=":material/check:" if run_id == chosen else None,
+        on_click=_use_run,
+        args=(draft, run_id),
+    )
+
+
+def _run_words(run: RunSummary) -> str:
+    reached = f", {text.percent(run.accuracy)}" if run.accuracy is not None else ""
+    return f"{run.name}: {text.method(run.method)}, step {run.step}, {run.state}{reached}, {text.ago(run.created_at)}"
+
+
+def _use_run(draft: Draft, run_id: str) -> None:
+    _forget_origin()
+    try:
+        draft.load(client().get_run(run_id).config, f"run {run_id}")
+    except (ApiError, ApiUnreachable) as error:
+        st.toast(str(error))
+
+
+def _forget_origin() -> None:
+    """Once something else is chosen the address names it no more."""
+    for name in ("from", "clone", "preset"):
+        if name in st.query_params:
+            del st.query_params[name]
 
 
 def _use(draft: Draft, preset: Preset) -> None:
-    if "from" in st.query_params:
-        del st.query_params["from"]
+    _forget_origin()
     draft.load(preset.config, f"preset {preset.name}")
-    st.session_state["new.as_yaml"] = False
 
 
 def _editor(draft: Draft, schema: dict[str, Any]) -> None:
-    as_yaml = bool(st.session_state.get("new.as_yaml"))
     form = groups(schema, draft.choice)
-    config = draft.initial if as_yaml else config_of(form, draft.value)
-    check = client().validate_config(config)
-    if draft.yaml_problem:  # the problems of the last text that was YAML are not those of this one
-        check = ConfigCheck(valid=False, config=None, problems=[])
+    config = draft.config(form)
+    if draft.tells_anew(config):
+        st.session_state[YAML_KEY] = text.yaml(config)
+    # While the text is no YAML, the form shows the config before; changing it would throw the text away.
+    broken = bool(draft.yaml_problem)
+    answer = Answer(None, []) if broken else _ask(config)
     left, right = st.columns([2, 1], gap="medium")
     with left:
-        untold = list(check.problems)
+        untold = list(answer.problems)
         for group in form:
             mine = [p for p in untold if group.owns(p.field)]
             untold = [p for p in untold if p not in mine]
-            _group(draft, group, {p.field: p.message for p in mine}, disabled=as_yaml)
+            _group(draft, group, {p.field: p.message for p in mine}, disabled=broken)
     with right, st.container(key="yaml-side"):
-        _verdict(draft, check, form)
-        _start(draft, check, config)
-        st.toggle("Edit as YAML", key="new.as_yaml", on_change=_switch, args=(draft, config))
-        if as_yaml:
-            st.text_area(
-                "Config as YAML", key="new.yaml", height=640, on_change=_read_yaml, args=(draft,),
-                label_visibility="collapsed",
-            )  # fmt: skip
-            st.caption("Ctrl+Enter applies the text. The form shows it and can be edited after switching back.")
-        else:
-            st.code(text.yaml(config), language="yaml", height=640)
+        _verdict(draft, answer, form)
+        _start(draft, answer, config)
+        if answer.forecast is not None:
+            with st.container(border=True, key="forecast"):
+                outlook.show(answer.forecast, _settings())
+        st.text_area("Config as YAML", key=YAML_KEY, height=520, on_change=_read_yaml, args=(draft,))
+        st.caption("Edit either side: the form follows the text (Ctrl+Enter applies it), the text follows the form.")
 
 
-def _switch(draft: Draft, config: dict[str, Any]) -> None:
-    draft.load(config)
-    if st.session_state["new.as_yaml"]:
-        st.session_state["new.yaml"] = text.yaml(config)
+def _ask(config: dict[str, Any]) -> Answer:
+    """Asked once per config: a rerun that changed nothing costs nothing."""
+    asked = json.dumps(config, sort_keys=True, default=str)
+    known: tuple[str, Answer] | None = st.session_state.get("new.answer")
+    if known is not None and known[0] == asked:
+        return known[1]
+    try:
+        answer = Answer(client().forecast_config(config), [])
+    except ApiError as error:
+        if error.problem.type != "/problems/invalid-config":
+            raise
+        answer = Answer(None, error.problem.errors)
+    st.session_state["new.answer"] = (asked, answer)
+    return answer
+
+
+def _settings() -> tuple[float, str] | None:
+    """The price of a GPU-hour and its currency, when there is one."""
+    settings = client().settings()
+    return None if settings.price_per_gpu_hour is None else (settings.price_per_gpu_hour, settings.currency)
 
 
 def _read_yaml(draft: Draft) -> None:
     try:
-        config = yaml.safe_load(st.session_state["new.yaml"])
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}" if mark else ""
-        draft.yaml_problem = f"This is not YAML{place}: {getattr(error, 'problem', None) or 'check the indentation'}."
-        return
-    if not isinstance(config, dict):
-        draft.yaml_problem = "A config is a mapping of fields, such as `seed: 0`."
-        return
-    draft.load(config)
+        draft.load_text(read_yaml(st.session_state[YAML_KEY]))
+    except ValueError as error:
+        draft.yaml_problem = str(error)
 
 
-def _verdict(draft: Draft, check: ConfigCheck, form: list[Group]) -> None:
-    """Ready or not; every problem by the form's words and the field's name, as the field may be out of sight."""
+def _back_to_form(draft: Draft) -> None:
+    draft.yaml_problem = ""
+    draft.told = {}
+
+
+def _verdict(draft: Draft, answer: Answer, form: list[Group]) -> None:
+    """Ready or not; every problem by the form's words, the field's name and the text's line."""
     if draft.yaml_problem:
         st.error(draft.yaml_problem, icon=":material/error:")
-    elif check.valid:
+        st.button("Drop the text, back to the form", key="back-to-form", on_click=_back_to_form, args=(draft,))
+    elif not answer.problems:
         st.success("Ready to start", icon=":material/check_circle:")
     else:
-        count = len(check.problems)
+        count = len(answer.problems)
         lines = [f"{count} {'field is' if count == 1 else 'fields are'} not accepted"]
-        for p in check.problems:
+        for p in answer.problems:
             where = ", ".join(name_in_words(form, path) for path in about(form, p.field, p.message))
-            lines.append(f"- **{text.markdown(where)}**: {text.markdown(p.message)}")
+            line = line_of(st.session_state[YAML_KEY], p.field)
+            place = f", line {line}" if line else ""
+            lines.append(f"- **{text.markdown(where)}**{place}: {text.markdown(p.message)}")
         st.error("\n".join(lines), icon=":material/error:")
 
 
-def _start(draft: Draft, check: ConfigCheck, config: dict[str, Any]) -> None:
-    ready = check.valid and not draft.yaml_problem
-    if not st.button(
-        "Start run", type="primary", icon=":material/play_arrow:", key="start-run", disabled=not ready, width="stretch"
-    ):
+def _start(draft: Draft, answer: Answer, config: dict[str, Any]) -> None:
+    missing = lacks("run")
+    ready = answer.forecast is not None and not draft.yaml_problem and missing is None
+    pressed = st.button(
+        "Start run", type="primary", icon=":material/play_arrow:", key="start-run", disabled=not ready, width="stretch",
+        help=missing,
+    )  # fmt: skip
+    if missing:
+        st.info(missing, icon=":material/lock:")
+    if not pressed:
         return
     try:
         run = client().create_run(config)
@@ -262,6 +338,8 @@ def _help(field: Field) -> str:
         parts.append(" ".join(bounds).capitalize() + ".")
     if not field.required:
         parts.append(f"Default: {_short(field.default)}.")
+    if field.paper is not None:
+        parts.append(f"In the paper: {_short(field.paper)}.")
     parts.append(f"`{field.path}`")
     return "\n\n".join(parts)
 

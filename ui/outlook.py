@@ -1,0 +1,83 @@
+"""The forecast of a run as the new-run page shows it."""
+
+from __future__ import annotations
+
+from html import escape
+
+import streamlit as st
+
+from api.schemas import Forecast, Range
+from ui import blocks, palette, text
+
+
+def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
+    """price: of a GPU-hour, and its currency."""
+    st.html(
+        '<div class="pc-heading"><h2>Forecast</h2>'
+        f"<span>{text.number(forecast.steps)} steps, until <code>{escape(forecast.ends_by)}</code></span></div>"
+    )
+    rows = [
+        [f"<b>{stage.stage}</b>", _count(stage.rollouts), _count(stage.tokens), _hours(stage.gpu_hours)]
+        for stage in forecast.stages
+    ]
+    training = [_count(forecast.rollouts), _count(forecast.tokens), _hours(forecast.gpu_hours)]
+    rows.append(['<b title="training rollouts and tokens; hours of everything">in all</b>', *training])
+    blocks.table(["stage", "rollouts", "tokens", "GPU-hours"], rows, right=(1, 2, 3), caption="Forecast by stage")
+    lines = []
+    if price is not None and forecast.gpu_hours.expected is not None:
+        lines.append(f"<b>{_money(forecast.gpu_hours, price)}</b> at {price[0]:,g} {escape(price[1])} a GPU-hour.")
+    if forecast.shares:
+        st.html(_shares(forecast.shares))
+    if forecast.saving is not None:
+        lines.append(
+            f"Saves <b>{_percent(forecast.saving)}</b> of the rollouts that GRPO would sample for the same number of "
+            "prompts that teach."
+        )
+    if forecast.runs:
+        runs = "1 run" if forecast.runs == 1 else f"{forecast.runs} runs"
+        lines.append(
+            f"Rests on {runs} of this model on these prompts: {text.hover(forecast.prompts)} prompts, "
+            f"{text.hover(forecast.visits)} visits. Ranges hold in 9 of 10 cases."
+        )
+    lines += [f"<b>Not known:</b> {escape(words)}" for words in forecast.unknown]
+    st.html("".join(f'<p class="pc-note">{line}</p>' for line in lines))
+
+
+def _shares(shares: dict[str, Range]) -> str:
+    """Where the prompts that are looked at land, as one bar with its words."""
+    counts = {name: round(1000 * (share.expected or 0)) for name, share in shares.items()}
+    words = " ".join(
+        f'<span class="pc-dot" style="--c:{palette.BUCKETS[name].colour}" title="{_percent(share)}"><i></i>'
+        f"{name} {text.percent(share.expected, 0)}</span>"
+        for name, share in shares.items()
+    )
+    return f'{blocks.bucket_bar(counts)}<div class="pc-legend">{words}</div>'
+
+
+def _count(r: Range) -> str:
+    if r.low is None or r.high is None:
+        return '<span class="pc-faint">not known</span>'
+    if r.low == r.high:
+        return text.hover(round(r.high))
+    if r.expected is None:
+        return f'<span class="pc-faint">{text.number(round(r.low))} to {text.number(round(r.high))}</span>'
+    return f"{text.hover(round(r.expected))}{_between(text.number(round(r.low)), text.number(round(r.high)))}"
+
+
+def _hours(r: Range) -> str:
+    if r.expected is None or r.low is None or r.high is None:
+        return '<span class="pc-faint">not known</span>'
+    return f"{r.expected:.2g}{_between(f'{r.low:.2g}', f'{r.high:.2g}')}"
+
+
+def _between(low: str, high: str) -> str:
+    return f'<br><small class="pc-faint">{low} to {high}</small>'
+
+
+def _percent(r: Range) -> str:
+    return f"{text.percent(r.expected, 0)} ({text.percent(r.low, 0)} to {text.percent(r.high, 0)})"
+
+
+def _money(hours: Range, price: tuple[float, str]) -> str:
+    low, expected, high = (f"{(hour or 0) * price[0]:,.2f}" for hour in (hours.low, hours.expected, hours.high))
+    return f"{expected} {escape(price[1])} ({low} to {high})"
