@@ -427,9 +427,7 @@ class VerlEngine(Section):
     device: Literal["cuda", "cpu"] = Field(
         "cuda", description="cpu runs the whole engine on one machine without a GPU: to test it, far too slow to train."
     )
-    nodes: Positive = Field(
-        1, description="Machines. More than one needs ray_address.", json_schema_extra=told("machines")
-    )
+    nodes: Positive = Field(1, description="Machines. More than one needs ray_address.")
     gpus_per_node: Positive = Field(
         8, description="GPUs used on each node; 1 when device is cpu.", json_schema_extra=told("GPUs")
     )
