@@ -450,7 +450,9 @@ def _unknown(config: RunConfig, history: History) -> list[str]:
         )
     if history.seen and history.runs < 3:
         few = "1 run" if history.runs == 1 else f"{history.runs} runs"
-        words.append(f"How much runs differ: {few} cannot tell, so {RUN_TO_RUN:.0%} from run to run are assumed.")
+        words.append(
+            f"How much runs differ: {few} cannot tell. {RUN_TO_RUN:.0%} are assumed, and {PACE_TO_PACE:.0%} of speed."
+        )
     return words
 
 

@@ -21,7 +21,7 @@ st.logo(str(HERE / "logo.svg"), size="large")
 st.html(HERE / "style.css")
 
 # Not in a folder "pages": Streamlit takes such a folder for its own kind of pages until the first session has run.
-# The bar holds what people come for every day; the rest is in two menus beside it.
+# The bar holds what people come for every day; the rest is in menus beside it.
 page = st.navigation(
     {
         "": [

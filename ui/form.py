@@ -48,7 +48,8 @@ LABELS = {
     "mapping": "Columns", "eval_mapping": "Columns of held-out prompts", "system": "System prompt",
     "template": "Prompt template", "rewards": "Named rewards",
     "samples": "Responses per prompt", "keep": "Keep",
-    "wall_clock_s": "Wall-clock time", "rule": "Rollouts to keep", "advantages": "Advantages over",
+    "wall_clock_s": "Wall-clock time", "gpu_hours": "GPU-hours",
+    "rule": "Rollouts to keep", "advantages": "Advantages over",
     "gpus_per_node": "GPUs per node", "gpu_memory_utilization": "GPU memory for sampling",
     "max_prompt_tokens": "Longest prompt", "ray_address": "Ray job server", "overrides": "Other settings of verl",
 }  # fmt: skip

@@ -71,7 +71,7 @@ def _hours(r: Range) -> str:
 
 
 def _between(low: str, high: str) -> str:
-    return f'<br><small class="pc-faint">{low} to {high}</small>'
+    return f'<br><small class="pc-faint">{low}–{high}</small>'
 
 
 def _percent(r: Range) -> str:

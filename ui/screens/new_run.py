@@ -165,7 +165,7 @@ def _editor(draft: Draft, schema: dict[str, Any]) -> None:
     # While the text is no YAML, the form shows the config before; changing it would throw the text away.
     broken = bool(draft.yaml_problem)
     answer = Answer(None, []) if broken else _ask(config)
-    left, right = st.columns([2, 1], gap="medium")
+    left, right = st.columns([9, 5], gap="medium")
     with left:
         untold = list(answer.problems)
         for group in form:

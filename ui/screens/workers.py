@@ -48,7 +48,7 @@ def _summary(workers: list[WorkerOut]) -> None:
         mine = [slot for slot in offered if slot.kind == kind]
         taken = sum(slot.run_id is not None for slot in mine)
         share = taken / len(mine) if mine else None
-        meters.append(blocks.meter(name, f"{taken} <small>of {len(mine)}</small>" if mine else "none", share=share))
+        meters.append(blocks.meter(name, f"{taken} of {len(mine)}" if mine else "none", share=share))
     busy = [slot.use for slot in offered if slot.use is not None]
     known = f"of {len(busy)} that tell" if busy else "no GPU tells"
     meters.append(blocks.meter("GPU use", text.percent(sum(busy) / len(busy), 0) if busy else "–", known))
@@ -63,7 +63,7 @@ def _host(worker: WorkerOut) -> None:
         words = f"silent since {text.when(silent)}" if silent else f"cores {_use(worker.cpu_use)}"
         st.html(
             f'<div class="pc-heading"><h2>{escape(worker.host)}</h2>'
-            f'<em class="pc-chip" style="--c:{colour}"><i></i>{chip}</em><span>{words}</span></div>'
+            f'<b class="pc-chip" style="--c:{colour}"><i></i>{chip}</b><span>{words}</span></div>'
         )
         if silent:
             st.markdown(
