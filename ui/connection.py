@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import streamlit as st
 
@@ -30,14 +30,23 @@ def client() -> Client:
 
 
 def lacks(scope: Scope) -> str | None:
-    """Why what needs this scope cannot be done with the token in use, for a person; None when it can."""
-    me = client().me()
-    if SCOPES.index(me.scope) >= SCOPES.index(scope):
+    """Why what needs this scope cannot be done with the token in use, for a person; None when it can.
+
+    None also when the API does not tell: then it is the API that refuses, in its own words.
+    """
+    try:
+        name, has = _name_and_scope(_url(), st.session_state.get("token") or _given_token())
+    except (ApiError, ApiUnreachable):
         return None
-    return (
-        f"This needs a token with the scope {scope!r}; the one in use, {me.name!r}, has {me.scope!r}. "
-        "Settings takes another one."
-    )
+    if SCOPES.index(has) >= SCOPES.index(scope):
+        return None
+    return f"This needs a token with the scope {scope!r}; the one in use, {name!r}, has {has!r}; see Settings."
+
+
+@st.cache_data(show_spinner=False, max_entries=64, ttl=3600)  # no token ever changes its scope
+def _name_and_scope(url: str, token: str | None) -> tuple[str, Scope]:
+    me = _client(url, token).me()
+    return me.name, cast(Scope, me.scope)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)

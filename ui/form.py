@@ -260,7 +260,7 @@ def written(f: Field, value: Any) -> Any:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
         return value
-    return {} if parsed is None else parsed
+    return ([] if isinstance(f.default, list) else {}) if parsed is None else parsed
 
 
 def _prefixes(path: str) -> Iterator[str]:

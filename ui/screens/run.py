@@ -17,7 +17,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import EvaluationOut, RunDetail, StepOut
 from ui import blocks, charts, health, palette, text
-from ui.connection import client, show_lost, show_refused
+from ui.connection import client, lacks, show_lost, show_refused
 from ui.feed import RunFeed, feed_of
 
 HEAD_S, CHARTS_S, SPEND_S = 2, 4, 6  # seconds between two refreshes of each part
@@ -210,11 +210,11 @@ def _header(feed: RunFeed, run: RunDetail) -> None:
 
 
 def _actions(feed: RunFeed, run: RunDetail) -> None:
-    where = {"run": feed.run_id}
+    where, missing = {"run": feed.run_id}, lacks("run")
     if st.button("Prompts", icon=":material/grid_view:", key="open-prompts"):
         st.switch_page("screens/prompts.py", query_params=where)
     if st.button("Clone", icon=":material/content_copy:", key="clone-run", help="A new run from this config"):
-        st.switch_page("screens/new_run.py", query_params={"from": feed.run_id})
+        st.switch_page("screens/new_run.py", query_params={"clone": feed.run_id})
     if run.state in palette.FINISHED_STATES:
         resumable = run.state in ("stopped", "failed")
         said = "Goes on from the last checkpoint"
@@ -222,15 +222,17 @@ def _actions(feed: RunFeed, run: RunDetail) -> None:
             why = (run.reason or "it came to its end").rstrip(".")
             said = f"Nothing is left to resume: {text.markdown(why)}. Clone the run to train on."
         if st.button(
-            "Resume", icon=":material/play_arrow:", key="resume-run", type="primary", disabled=not resumable, help=said
-        ):
+            "Resume", icon=":material/play_arrow:", key="resume-run", type="primary",
+            disabled=not resumable or bool(missing), help=missing or said,
+        ):  # fmt: skip
             _ask(feed, stop=False)
     else:
         stopping = run.state == "stopping" or run.stop_requested_at is not None
         said = "Finishes the step and saves a checkpoint; the run can be resumed"
         if st.button(
-            "Stopping…" if stopping else "Stop", icon=":material/stop:", key="stop-run", disabled=stopping, help=said
-        ):
+            "Stopping…" if stopping else "Stop", icon=":material/stop:", key="stop-run",
+            disabled=stopping or bool(missing), help=missing or said,
+        ):  # fmt: skip
             _ask(feed, stop=True)
 
 

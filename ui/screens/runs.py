@@ -17,7 +17,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import RunFacets, RunPage, RunSummary
 from ui import blocks, text
-from ui.connection import api_errors, client, show_lost
+from ui.connection import api_errors, client, lacks, show_lost
 from ui.palette import FINISHED_STATES, STATE_COLOURS
 
 PAGE_SIZE = 25
@@ -233,7 +233,7 @@ def _actions(facets: RunFacets, selected: Selection) -> None:
         ):
             st.switch_page("screens/compare.py", query_params={"run": list(selected)})
         if len(runs) == 1 and st.button("Clone", key="clone-selected", icon=":material/content_copy:"):
-            st.switch_page("screens/new_run.py", query_params={"from": next(iter(selected))})
+            st.switch_page("screens/new_run.py", query_params={"clone": next(iter(selected))})
         _act("Stop", "stop", [r for r in runs if r.state not in (*FINISHED_STATES, "stopping")],
              lambda run: client().stop_run(run.id), "Finishes the step and saves a checkpoint")  # fmt: skip
         _act("Resume", "play_arrow", [r for r in runs if r.state in ("stopped", "failed")],
@@ -250,9 +250,10 @@ def _actions(facets: RunFacets, selected: Selection) -> None:
 
 def _act(label: str, icon: str, runs: list[RunSummary], do: Callable[[RunSummary], RunSummary], words: str) -> None:
     """A button for those of the ticked runs that the action fits; none when it fits none."""
+    missing = lacks("run")
     if runs and st.button(
         label if len(runs) == 1 else f"{label} {len(runs)}", key=f"{label.lower()}-selected",
-        icon=f":material/{icon}:", help=words,
+        icon=f":material/{icon}:", disabled=bool(missing), help=missing or words,
     ):  # fmt: skip
         _do(runs, do)
 
