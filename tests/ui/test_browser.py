@@ -238,6 +238,8 @@ def test_every_page_fits(
     page = context.new_page()
     pages = {  # with what comes last on each; the first of a new process is a deep link
         "new": ".st-key-group-engine input",
+        "workers": ".pc-empty",
+        "settings": ".st-key-tokens",
         "audit": ".st-key-audit-go button",
         "": ".st-key-runs-table .pc-sparkline",
         f"run?run={running.id}": ".st-key-below ~ * .pc-table, .pc-table",
