@@ -276,6 +276,8 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
                         _field(draft, field, disabled)
                         if field.path in problems:
                             _problem(problems[field.path])
+        if group.title == "Data":
+            st.page_link("screens/rewards.py", label="Try a reward on answers of yours", icon=":material/science:")
 
 
 def _problem(words: str) -> None:
