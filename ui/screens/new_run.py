@@ -277,7 +277,9 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
                         if field.path in problems:
                             _problem(problems[field.path])
         if group.title == "Data":
-            st.page_link("screens/rewards.py", label="Try a reward on answers of yours", icon=":material/science:")
+            with st.container(horizontal=True):
+                st.page_link("screens/data.py", label="Upload or look at prompt sets", icon=":material/database:")
+                st.page_link("screens/rewards.py", label="Try a reward", icon=":material/science:")
 
 
 def _problem(words: str) -> None:
