@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.audit import Report
-from pipeline.config import FieldProblem, RunName
+from pipeline.config import FieldProblem as FieldProblem
 from pipeline.config import MappingName as MappingName
+from pipeline.config import RunName
 from pipeline.forecast import Forecast as Forecast
 from pipeline.forecast import Range as Range
 from pipeline.forecast import StageForecast as StageForecast

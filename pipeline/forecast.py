@@ -199,7 +199,7 @@ class _Known:
             here = _at(lengths, step)
             means.append(sum(part.tokens for part in here) / sum(part.rollouts for part in here))
         mean = sum(means) / len(means)
-        by_run = defaultdict(lambda: [0, 0])
+        by_run: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for part in lengths:
             by_run[part.run][0] += part.tokens
             by_run[part.run][1] += part.rollouts
@@ -227,9 +227,9 @@ class _Shares:
         judged = {(seen.n, seen.k): judge(config, seen.n, seen.k, prior) for seen in history.seen}
         blocks: dict[tuple[str, int, int], dict[str, float]] = {}
         for seen in history.seen:
-            block = blocks.setdefault((seen.run, seen.first, seen.last), defaultdict(float))
+            counts = blocks.setdefault((seen.run, seen.first, seen.last), defaultdict(float))
             for bucket, share in judged[seen.n, seen.k].items():
-                block[bucket] += seen.groups * share
+                counts[bucket] += seen.groups * share
         self.blocks = [_Block(*place, buckets) for place, buckets in blocks.items()]
         self._by_step: dict[int, dict[str, float]] = {}
         by_run: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])

@@ -277,6 +277,8 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
                         if field.path in problems:
                             _problem(problems[field.path])
         if group.title == "Data":
+            if sets := client().list_prompt_sets(limit=5).prompt_sets:
+                st.caption("Uploaded: " + ", ".join(f"`{s.ref}`" for s in sets))
             with st.container(horizontal=True):
                 st.page_link("screens/data.py", label="Upload or look at prompt sets", icon=":material/database:")
                 st.page_link("screens/rewards.py", label="Try a reward", icon=":material/science:")
