@@ -131,14 +131,19 @@ _EXTREMES = text(
     WITH ends AS (
         SELECT min(step) AS first, max(step) AS last FROM step_metrics
         WHERE run_id = :run_id AND step BETWEEN :from_step AND :to_step
-    ), known AS (
-        SELECT step, name, (metrics ->> name)::float8 AS value,
+    ), known AS MATERIALIZED (
+        SELECT step, at, (metrics ->> name)::float8 AS value,
                width_bucket(step, first, last + 1, :parts) AS part
-        FROM step_metrics CROSS JOIN ends CROSS JOIN unnest(CAST(:shown AS text[])) AS name
-        WHERE run_id = :run_id AND step BETWEEN first AND last AND metrics ->> name IS NOT NULL
+        FROM step_metrics CROSS JOIN ends
+            CROSS JOIN unnest(CAST(:shown AS text[])) WITH ORDINALITY AS asked (name, at)
+        WHERE run_id = :run_id AND step BETWEEN first AND last
+    ), kept AS (
+        -- arrays are ordered by their first element, then their second: the first step of the extreme value
+        SELECT min(ARRAY[value, step]) AS low, max(ARRAY[value, -step]) AS high
+        FROM known WHERE value IS NOT NULL GROUP BY at, part
     )
-    (SELECT DISTINCT ON (name, part) step FROM known ORDER BY name, part, value, step)
-    UNION (SELECT DISTINCT ON (name, part) step FROM known ORDER BY name, part, value DESC, step)
+    SELECT low[2]::int AS step FROM kept
+    UNION SELECT -high[2]::int FROM kept
     UNION SELECT first FROM ends WHERE first IS NOT NULL
     UNION SELECT last FROM ends WHERE last IS NOT NULL
     """
