@@ -242,7 +242,8 @@ def run_list(
             state or None, limit, method=method, tag=tag, owner=owner, search=search,
             archived="only" if archived else "no", sort=sort,
         )  # fmt: skip
-    print(page.model_dump_json(indent=2) if as_json else listed(page))
+    filtered = any((state, method, tag, owner, search, archived))
+    print(page.model_dump_json(indent=2) if as_json else listed(page, filtered))
 
 
 @runs.command("show")

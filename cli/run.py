@@ -103,13 +103,12 @@ def set_value(data: dict[str, Any], change: str) -> None:
     section[keys[-1]] = value
 
 
-def listed(page: RunPage) -> str:
-    """A table, one run a line, and how many more there are."""
+def listed(page: RunPage, filtered: bool) -> str:
+    """A table, one run a line, and how many more there are. filtered: some runs may have been left out."""
+    if not page.runs and filtered:
+        return "There is no such run. `./pilot run list` without options lists all but the archived ones."
     if not page.runs:
-        return (
-            "There is no such run. `./pilot run list` without options lists all but the archived ones; "
-            "`./pilot run start demo` starts one."
-        )
+        return "There are no runs yet. `./pilot run start demo` starts one."
     rows = [("ID", "NAME", "STATE", "METHOD", "STEP", "ACCURACY", "ROLLOUTS", "CREATED", "OWNER", "TAGS")]
     for run in page.runs:
         rows.append((

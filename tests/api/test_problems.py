@@ -53,7 +53,7 @@ def opaque(text: str) -> str:
         ("GET", "/api/v1/runs?limit=0", 422, "invalid-request", "query.limit"),
         ("GET", "/api/v1/runs?limit=201", 422, "invalid-request", "query.limit"),
         ("GET", "/api/v1/runs?limit=many", 422, "invalid-request", "query.limit"),
-        ("GET", "/api/v1/runs?state=sleeping", 422, "invalid-request", "query.state"),
+        ("GET", "/api/v1/runs?state=sleeping", 422, "invalid-request", "query.state.0"),
         ("GET", "/api/v1/runs?stat=running", 422, "invalid-request", "query.stat"),
         ("GET", "/api/v1/runs?cursor=zzz", 422, "invalid-request", "query.cursor"),
         ("GET", "/api/v1/runs?cursor=%00", 422, "invalid-request", "query.cursor"),

@@ -207,10 +207,11 @@ def test_clone_priority_log_delete(
             archive(client, str(copy.id), True)
         client.stop_run(copy.id)
         assert "is archived" in archive(client, str(copy.id), True)
-        assert "again" not in listed(client.list_runs()) and "a, c" in listed(client.list_runs(archived="only"))
+        assert "again" not in listed(client.list_runs(), False)
+        assert "a, c" in listed(client.list_runs(archived="only"), True)
         assert archive(client, str(copy.id)[:13], False) == "Run 'again' is in lists again."
-        assert listed(client.list_runs(limit=1)).endswith("\n1 more; --limit shows up to 200 of them.")
-        assert "There is no such run" in listed(client.list_runs(tag="none"))
+        assert listed(client.list_runs(limit=1), False).endswith("\n1 more; --limit shows up to 200 of them.")
+        assert "There is no such run" in listed(client.list_runs(tag="none"), True)
         assert delete(client, str(copy.id)) == "Run 'again' is deleted."
         with pytest.raises(Failure, match="no such run"):
             delete(client, str(copy.id))

@@ -25,7 +25,7 @@ def answer(request: httpx.Request) -> httpx.Response:
     """The runs of `IDS`, one a page."""
     at = int(request.url.params.get("cursor", 0))
     following = str(at + 1) if at + 1 < len(IDS) else None
-    return httpx.Response(200, json={"runs": [_SUMMARY | {"id": IDS[at]}], "next_cursor": following})
+    return httpx.Response(200, json={"runs": [_SUMMARY | {"id": IDS[at]}], "total": 3, "next_cursor": following})
 
 
 @pytest.fixture

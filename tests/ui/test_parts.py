@@ -150,6 +150,7 @@ def run(**given: Any) -> RunDetail:
         "best_accuracy": 0.5, "buckets": {}, "config": {}, "config_digest": "d", "todo": "",
         "priority": 0, "device": "cpu", "n_devices": 1, "cloned_from": None, "dataset_id": None,
         "stop_requested_at": None, "eval_rollouts": 0, "eval_tokens": 0, "attempts": [],
+        "gpu_hours": 0.0,
     }  # fmt: skip
     return RunDetail.model_validate(columns | given)
 
@@ -196,7 +197,7 @@ def attempt(number: int, minutes: float, until: float | None) -> dict[str, Any]:
     return {
         "attempt": number, "host": "h", "from_step": 0, "started_at": NOW + dt.timedelta(minutes=minutes),
         "finished_at": None if until is None else NOW + dt.timedelta(minutes=until), "outcome": None, "reason": None,
-        "exit_code": None, "last_seq": 0,
+        "exit_code": None, "last_seq": 0, "seconds": 0.0,
     }  # fmt: skip
 
 

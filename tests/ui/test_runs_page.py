@@ -155,6 +155,5 @@ def test_a_token_that_may_only_read_is_told(
     from tests.api.served import make_token
 
     monkeypatch.setenv("PILOT_TOKEN", make_token(database_url, "read"))
-    app = click(tick(open_page("runs"), four["works"]), "stop-selected")
-    assert "The token may not do this" in app.toast[0].value
-    assert four["works"].now().state == "running"
+    stop = tick(open_page("runs"), four["works"]).button(key="stop-selected")
+    assert stop.disabled and "needs a token with the scope 'run'" in stop.help

@@ -114,7 +114,8 @@ def test_a_run_whose_supervisor_was_killed_goes_on(stage: Stage) -> None:
     first, second = stage.attempts(run_id)
     assert first.outcome == "lost"
     assert first.reason == f"its supervisor was gone; it goes on from the checkpoint of step {first.saved_step}"
-    assert second.from_step == first.saved_step
+    # The trainer may have died between a checkpoint, which it saves every second step, and its event.
+    assert first.saved_step is not None and second.from_step in (first.saved_step, first.saved_step + 2)
     assert run.step == 120
     stage.check_books(run_id)
     assert stage.free_slots()["cpu"] == stage.settings.slots

@@ -204,7 +204,7 @@ def test_hostile_answers_get_a_verdict_and_harm_nobody():
 def test_a_hanging_answer_delays_nobody():
     with Scorer(MathReward(timeout_s=30), workers=2) as scorer:
         scorer.score([Response(f"\\boxed{{{i} < x}}", "x > 2") for i in range(4)])
-        hang = scorer._asking["math"].threads.submit(scorer.score, [Response(BOMBS[0], "x+y^2")])
+        hang = scorer.rules[None].asking["math"].threads.submit(scorer.score, [Response(BOMBS[0], "x+y^2")])
         others = scorer.score([Response(f"\\boxed{{{i} \\le x}}", "x \\ge 3") for i in range(20)])
         assert [s.reward for s in others].index(1.0) == 3 and sum(s.reward for s in others) == 1
         assert not hang.done()
@@ -214,7 +214,7 @@ def test_a_process_that_dies_fails_only_its_answer():
     """Killed over a question: that one is failed, the next is answered; killed while idle: nobody notices."""
     with Scorer(MathReward(timeout_s=60), workers=1) as scorer, ThreadPoolExecutor(1) as meanwhile:
         assert scorer.score([Response("\\boxed{1 < x}", "x > 2")])[0].reward == 0
-        (process,) = scorer._asking["math"].desk._all
+        (process,) = scorer.rules[None].asking["math"].desk._all
         asked = meanwhile.submit(scorer.score, [Response(BOMBS[0], "x+y^2")])
         (fork,) = psutil.Process(process._process.pid).children()
         while fork.cpu_times().user < 0.2:
@@ -232,7 +232,7 @@ def test_a_process_that_dies_fails_only_its_answer():
 def test_memory_is_bounded():
     with Scorer(MathReward(timeout_s=20), workers=1) as scorer:
         scorer.score([Response("\\boxed{1 < x}", "x > 2")])
-        (process,) = scorer._asking["math"].desk._all
+        (process,) = scorer.rules[None].asking["math"].desk._all
         assert psutil.Process(process._process.pid).rlimit(psutil.RLIMIT_AS) == (2048 << 20, 2048 << 20)
 
 
@@ -242,7 +242,7 @@ def test_reward_processes_know_no_secrets(monkeypatch):
     monkeypatch.setenv("PILOT_SUPERVISED_RUN", "run:1")
     with Scorer(MathReward(), workers=1) as scorer:
         scorer.score([Response("\\boxed{1 < x}", "x > 2")])
-        (process,) = scorer._asking["math"].desk._all
+        (process,) = scorer.rules[None].asking["math"].desk._all
         for member in (found := psutil.Process(process._process.pid), *found.children()):
             environment = member.environ()
             assert "secret-of-ours" not in environment.values()
