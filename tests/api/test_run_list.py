@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from typing import Any
 
 import pytest
@@ -48,7 +49,11 @@ def six(engine: sa.Engine) -> list[models.Run]:
         {"name": "gone", "state": "stopped", "tags": ["x"], "archived_at": T0},
         {"name": "B", "state": "queued", "accuracy": 1.0},
     ]
-    return [add_run(engine, created_at=T0 + dt.timedelta(minutes=i), **row) for i, row in enumerate(rows)]
+    # Ids of digits alone: a search finds the beginning of an id, too.
+    return [
+        add_run(engine, id=uuid.UUID(str(i + 1) * 32), created_at=T0 + dt.timedelta(minutes=i), **row)
+        for i, row in enumerate(rows)
+    ]
 
 
 @pytest.mark.parametrize(
