@@ -83,7 +83,7 @@ test-ui: $(DONE)/dev
 	@$(PYTEST) tests -m browser --ignore=tests/verl --ignore=tests/faults
 
 bench: $(DONE)/dev
-	@for script in bench/*.py; do case $$script in */__init__.py|*/verdict.py) ;; *) \
+	@for script in bench/*.py; do case $$script in */__init__.py|*/served.py|*/verdict.py) ;; *) \
 	  echo "== $$script"; $(BIN)/python -m "$$(echo "$${script%.py}" | tr / .)";; esac; done
 
 clean:

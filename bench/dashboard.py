@@ -19,12 +19,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,7 +33,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-import httpx
 import psutil
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -45,6 +41,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
 
 import db
+from bench.served import free_port, serving
 from bench.verdict import finish
 from cli import services
 from db import tokens
@@ -278,51 +275,18 @@ def add_steps(engine: sa.Engine, run: uuid.UUID, first: int, last: int, n_prompt
 @contextmanager
 def served(home: Path, running: services.Services, token: str) -> Iterator[int]:
     """The API and the dashboard in processes of their own. Gives the dashboard's port."""
-    api_port, ui_port = _free_port(), _free_port()
-    environment = os.environ | {
+    api_port, ui_port = free_port(), free_port()
+    environment = {
         "DATABASE_URL": running.database_url, "REDIS_URL": running.broker_url, "PILOT_HOME": str(home),
         "PILOT_API_URL": f"http://127.0.0.1:{api_port}", "PILOT_TOKEN": token,
     }  # fmt: skip
-    commands = {
-        api_port: ("-m", "api", "--port", str(api_port)),
-        ui_port: ("-m", "streamlit", "run", "ui/app.py", "--server.port", str(ui_port)),
-    }
-    log = (home / "servers.log").open("wb")
-    children = [
-        subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-        for command in commands.values()
-    ]
-    try:
-        for port, path in ((api_port, "/healthz"), (ui_port, "/_stcore/health")):
-            _wait(f"http://127.0.0.1:{port}{path}", children, home / "servers.log")
+    api = [sys.executable, "-m", "api", "--port", str(api_port)]
+    ui = [sys.executable, "-m", "streamlit", "run", "ui/app.py", "--server.port", str(ui_port)]
+    with (
+        serving(api, environment, f"http://127.0.0.1:{api_port}/healthz", home / "api.log"),
+        serving(ui, environment, f"http://127.0.0.1:{ui_port}/_stcore/health", home / "ui.log"),
+    ):
         yield ui_port
-    finally:
-        for child in children:
-            os.killpg(child.pid, signal.SIGTERM)
-        for child in children:
-            child.wait(20)
-        log.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def _wait(url: str, children: list[subprocess.Popen[bytes]], log: Path) -> None:
-    deadline = time.monotonic() + 90
-    while True:
-        try:
-            if httpx.get(url, timeout=2, trust_env=False).is_success:
-                return
-        except httpx.HTTPError:
-            pass
-        if time.monotonic() > deadline or any(child.poll() is not None for child in children):
-            raise SystemExit(f"{url} does not answer; the log ends:\n{log.read_text()[-2000:]}")
-        time.sleep(0.1)
 
 
 def typical(answers: list[Answer]) -> Answer:

@@ -21,16 +21,13 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +40,7 @@ from sqlalchemy.orm import Session
 
 import db
 from bench.ingest import POOL, new_run, steps
+from bench.served import free_port, serving
 from bench.verdict import finish
 from cli import services
 from db import tokens
@@ -144,28 +142,6 @@ def fill(engine: sa.Engine, arguments: argparse.Namespace, part: int) -> list[uu
     return long
 
 
-@contextmanager
-def process(command: Sequence[str], environment: dict[str, str], url: str, log: Path) -> Iterator[None]:
-    """A server that runs until the block ends. Raises SystemExit with the end of its log when it does not answer."""
-    with log.open("wb") as output:
-        child = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=output, stderr=output)
-        try:
-            deadline = time.monotonic() + 120
-            while True:
-                try:
-                    if httpx.get(url, timeout=2, trust_env=False).is_success:
-                        break
-                except httpx.HTTPError:
-                    pass
-                if time.monotonic() > deadline or child.poll() is not None:
-                    raise SystemExit(f"{url} does not answer; the log ends:\n{log.read_text()[-2000:]}")
-                time.sleep(0.1)
-            yield
-        finally:
-            child.terminate()
-            child.wait(30)
-
-
 def p95(seconds: Sequence[float]) -> float:
     """The smallest value that 95% of them do not exceed."""
     return sorted(seconds)[math.ceil(0.95 * len(seconds)) - 1]
@@ -254,12 +230,12 @@ def mlflow(python: str, database_url: str, home: Path, n_steps: int) -> tuple[fl
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE mlflow")
     store = urlsplit(database_url)._replace(scheme="postgresql+psycopg2", path="/mlflow").geturl()
-    port = _free_port()
+    port = free_port()
     command = [python, "-m", "mlflow", "server", "--backend-store-uri", store, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--workers", "1", "--default-artifact-root", str(home / "artifacts")]
     url = f"http://127.0.0.1:{port}"
     with (
-        process(command, {}, f"{url}/health", home / "mlflow.log"),
+        serving(command, {}, f"{url}/health", home / "mlflow.log"),
         httpx.Client(base_url=f"{url}/api/2.0/mlflow", timeout=60, trust_env=False) as http,
     ):
         made = http.post("/experiments/create", json={"name": "bench"}).raise_for_status().json()
@@ -283,12 +259,6 @@ def mlflow(python: str, database_url: str, home: Path, n_steps: int) -> tuple[fl
             return answer
 
         return logged, p95(timed(read, 10))
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _numbers(step: int) -> dict[str, float | None]:
@@ -327,7 +297,7 @@ def main() -> int:
                 flush=True,
             )
             figures |= {"long_runs": len(long), "visits": arguments.visits // part, "gib": size / 2**30}
-            port = _free_port()
+            port = free_port()
             url = f"http://127.0.0.1:{port}"
             served = {
                 "DATABASE_URL": running.database_url, "REDIS_URL": running.broker_url, "PILOT_HOME": str(home),
@@ -335,7 +305,7 @@ def main() -> int:
             }  # fmt: skip
             command = [sys.executable, "-m", "api", "--port", str(port)]
             with (
-                process(command, served, f"{url}/healthz", home / "api.log"),
+                serving(command, served, f"{url}/healthz", home / "api.log"),
                 httpx.Client(
                     base_url=url, timeout=60, trust_env=False, headers={"authorization": f"Bearer {token}"}
                 ) as http,
