@@ -24,7 +24,6 @@ from pipeline.engines.build import build_engine
 from pipeline.estimators import mean_of_means
 from pipeline.evaluation import evaluate, measure
 from pipeline.events import (
-    EXIT_SILENT,
     AttemptFinished,
     BenchmarkResult,
     EventLog,
@@ -169,13 +168,7 @@ def as_attempt(run_dir: Path, attempt: int, step: int | None, asked: Sequence[st
     except Exception as error:
         traceback.print_exc()
         finished = AttemptFinished(outcome="failed", reason=f"the evaluation failed: {error}", step=number)
-    try:
-        log.append(finished)
-        log.close()
-    except OSError:
-        traceback.print_exc()
-        return EXIT_SILENT
-    return 1 if finished.outcome == "failed" else 0
+    return log.finish(finished)
 
 
 def rollouts_until(run_dir: Path, attempt: int, step: int) -> int:

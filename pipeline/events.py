@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, TextIO
@@ -224,6 +225,17 @@ class EventLog:
     def close(self) -> None:
         self.fsync()
         self._file.close()
+
+    def finish(self, end: AttemptFinished) -> int:
+        """Tells the end and closes. Returns the process' exit code: 0 when it succeeded or was stopped, 1 when it
+        failed, EXIT_SILENT when it could not be told."""
+        try:
+            self.append(end)
+            self.close()
+        except OSError:
+            traceback.print_exc()
+            return EXIT_SILENT
+        return 1 if end.outcome == "failed" else 0
 
 
 def read_events(path: Path, offset: int = 0) -> Iterator[tuple[AnyEvent, int]]:

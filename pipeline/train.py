@@ -26,7 +26,6 @@ from pipeline.config import RunConfig, load_config
 from pipeline.engines.build import Engine, build_engine
 from pipeline.evaluation import evaluate
 from pipeline.events import (
-    EXIT_SILENT,
     AttemptFinished,
     AttemptStarted,
     CheckpointSaved,
@@ -359,13 +358,7 @@ def main(run_dir: Path, attempt: int, seconds_before: float = 0.0) -> int:
         step = trainer.step if trainer is not None else 0
         reason = f"the disk of {run_dir} is full: free some space, then resume" if full(error) else why(error)
         finished = AttemptFinished(outcome="failed", reason=reason, step=step)
-    try:
-        log.append(finished)
-        log.close()
-    except OSError:
-        traceback.print_exc()
-        return EXIT_SILENT
-    return 1 if finished.outcome == "failed" else 0
+    return log.finish(finished)
 
 
 def full(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from html import escape
 
 import streamlit as st
 
-from api.schemas import FateCount, Ledger, PromptRow, RunSummary, SettingsOut
+from api.schemas import FateCount, Ledger, PromptRow, SettingsOut
 from ui import palette, text
 from ui.health import Finding, variance
 
@@ -52,19 +52,6 @@ def of_budget(value: int, budget: int | None, unit: str = "") -> str:
         return f"{text.hover(value)}{unit}"
     words = f'{text.hover(value)} <span class="pc-faint">/ {text.hover(budget)}{unit}</span>'
     return words + bar(value / budget, palette.ACCENT)
-
-
-def accuracy_change(run: RunSummary) -> str:
-    if run.accuracy is None:
-        return '<span class="pc-faint">–</span>'
-    if run.first_accuracy is None or run.step == 0:
-        return text.percent(run.accuracy)
-    change = run.accuracy - run.first_accuracy
-    kind = "pc-up" if change > 0 else "pc-down" if change < 0 else "pc-faint"
-    return (
-        f'<span class="pc-faint">{text.percent(run.first_accuracy)} →</span> <b>{text.percent(run.accuracy)}</b> '
-        f'<span class="{kind}">{text.points(change)}</span>'
-    )
 
 
 def sparkline(points: Sequence[tuple[float, float]], words: str) -> str:
