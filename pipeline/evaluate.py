@@ -33,6 +33,7 @@ from pipeline.events import (
 )
 from pipeline.prompts import PromptSet, load_prompts
 from pipeline.rundir import checkpoints, evaluation_folder
+from pipeline.train import full, why
 
 
 def chosen(config: RunConfig, asked: Sequence[str], changes: dict[str, Any]) -> list[Benchmark]:
@@ -167,7 +168,8 @@ def as_attempt(run_dir: Path, attempt: int, step: int | None, asked: Sequence[st
         finished = AttemptFinished(outcome="stopped", reason="the evaluation was stopped on request", step=number)
     except Exception as error:
         traceback.print_exc()
-        finished = AttemptFinished(outcome="failed", reason=f"the evaluation failed: {error}", step=number)
+        words = f"the disk of {run_dir} is full: free some space, then evaluate again" if full(error) else why(error)
+        finished = AttemptFinished(outcome="failed", reason=f"the evaluation failed: {words}", step=number)
     return log.finish(finished)
 
 

@@ -184,7 +184,8 @@ def list_evaluation_files(
     response_class=StreamingResponse,
     responses={
         200: {"description": "A Parquet file.", "content": {"application/vnd.apache.parquet": {}}},
-        **problems("run-not-found", "file-not-found", "invalid-request"),
+        206: {"description": "The bytes of `Range`.", "content": {"application/vnd.apache.parquet": {}}},
+        **problems("run-not-found", "file-not-found", "no-such-range", "invalid-request"),
     },
 )
 def get_evaluation_file(
@@ -197,7 +198,8 @@ def get_evaluation_file(
     """Every response of a benchmark: prompt, reference, response, what was extracted, reward, verdicts, tokens."""
     runs.get(session, run_id)
     file = _opened(folder(request, run_id), f"evaluations/step_{step:06d}/{benchmark}.parquet")
-    return download(file, f"{run_id}-step_{step:06d}-{benchmark}.parquet", "application/vnd.apache.parquet")
+    name = f"{run_id}-step_{step:06d}-{benchmark}.parquet"
+    return download(file, name, "application/vnd.apache.parquet", request.headers)
 
 
 def folder(request: Request, run_id: object) -> Path:

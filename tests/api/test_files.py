@@ -136,6 +136,8 @@ def test_responses_of_evaluations_are_listed_and_downloaded(api: TestClient, run
     assert first["next_step"] == 10
     assert [f["step"] for f in api.get(address, params={"from_step": 10}).json()["files"]] == [10]
     assert api.get(f"{address}/5/aime24").content == b"x" * 6
+    part = api.get(f"{address}/5/aime24", headers={"range": "bytes=4-"})
+    assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"xx", "bytes 4-5/6")
     for nothing in ("6/aime24", "5/aime25", "5/..%2F..%2Fconfig", "5/aime24.parquet"):
         assert problem(api.get(f"{address}/{nothing}"))["status"] == 404
 

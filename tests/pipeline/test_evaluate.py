@@ -82,6 +82,17 @@ def test_as_an_attempt_it_tells_events_and_is_what_the_run_itself_would_have_mea
     assert [b["accuracy"] for b in again] == [b.accuracy for b in found.benchmarks], "the same step, the same draws"
 
 
+def test_a_full_disk_is_told_in_words(run_dir: Path) -> None:
+    """What it is about to write leads to a device that is always full."""
+    folder = run_dir / "evaluations" / "step_000003"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "held-out.writing").symlink_to("/dev/full")
+    assert evaluated(run_dir, "--attempt", "3")[0] == 1
+    (end,) = [event for event, _ in read_events(events_path(run_dir, 3))]
+    assert isinstance(end, AttemptFinished)
+    assert end.reason == f"the evaluation failed: the disk of {run_dir} is full: free some space, then evaluate again"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
