@@ -182,7 +182,7 @@ class Trainer:
                 f"may take {self.slowest * n_gpus / 3600:.4f}"
             )
         if self.allocator.pool_is_solved:
-            return "every prompt of the pool is evicted as solved: nothing is left to train on"
+            return "every prompt of the pool is evicted as solved, or excluded: nothing is left to train on"
         return None
 
     def _limit(self) -> int | None:

@@ -28,6 +28,17 @@ class ReplayBuffer(dict[int, Rollouts]):
             draft.rebook(rollouts, Fate.BUFFERED, Fate.STALE)
             draft.moves.append(Move(prompt, Bucket.UNSEEN))
 
+    def drop_marked(self, pool: Pool, draft: Draft) -> None:
+        """An excluded prompt may not train, and one that is to be tested again gets new rollouts in place of these.
+
+        It is `unseen` again.
+        """
+        for prompt in [p for p in self if pool.is_withdrawn(p)]:
+            rollouts = self.pop(prompt)
+            pool.move([prompt], Bucket.UNSEEN)
+            draft.rebook(rollouts, Fate.BUFFERED, Fate.DISCARDED)
+            draft.moves.append(Move(prompt, Bucket.UNSEEN))
+
     def state(self) -> list[dict[str, Any]]:
         return [
             {

@@ -9,7 +9,7 @@ the reference. After max_rounds passes the step trains on the groups that it has
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from pipeline.allocation.buffer import ReplayBuffer
 from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
-from pipeline.allocation.types import Batch, Bucket, Fate, Group, Move, Plan, Request, Rollouts, Stage, TrainGroup
+from pipeline.allocation.types import Batch, Bucket, Fate, Group, Mark, Move, Plan, Request, Rollouts, Stage, TrainGroup
 
 
 class Dapo:
@@ -56,7 +56,7 @@ class Dapo:
 
     @property
     def pool_is_solved(self) -> bool:
-        return False  # nothing is ever evicted
+        return not self.pool.any_left()  # nothing is ever evicted, but all may be excluded
 
     @property
     def pass_rollouts(self) -> int:
@@ -66,18 +66,24 @@ class Dapo:
     def waiting(self) -> Iterable[Rollouts]:
         return self.buffer.values()
 
+    def mark(self, prompts: Sequence[int], mark: Mark) -> None:
+        self.pool.mark(prompts, mark)
+
     def plan(self, limit: int | None = None) -> Plan:
         draft = self._draft
         draft.rounds += 1
         if draft.rounds == 1:
             self.buffer.drop_stale(self.step, self.max_age, self.pool, draft)
+            self.buffer.drop_marked(self.pool, draft)
             self.pool.begin_step()
-        missing = self.batch_prompts - len(self.buffer)
         over_limit = limit is not None and limit < self.pass_rollouts
-        if missing <= 0 or draft.rounds > self.max_rounds or over_limit:
+        if draft.rounds > self.max_rounds or over_limit:
             return Plan(self.step, draft.rounds, ())
-        share = missing / self.batch_prompts if self.keep_surplus else 1.0
-        prompts = self.pool.take(math.ceil(share * self.gen_prompts))
+        missing = max(0, self.batch_prompts - len(self.buffer))
+        share = missing / self.batch_prompts if self.keep_surplus or not missing else 1.0
+        # A re-test that is wished for does not wait until groups are missing.
+        wanted = max(math.ceil(share * self.gen_prompts), min(self.pool.n_retests, self.gen_prompts))
+        prompts = self.pool.take(wanted)
         return Plan(self.step, draft.rounds, tuple(Request(p, Stage.COMMIT, self.n) for p in prompts))
 
     def observe(self, groups: list[Group]) -> Batch | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
-from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Rollouts, Stage, TrainGroup
+from pipeline.allocation.types import Batch, Bucket, Fate, Group, Mark, Plan, Request, Rollouts, Stage, TrainGroup
 
 
 class Grpo:
@@ -26,7 +26,7 @@ class Grpo:
 
     @property
     def pool_is_solved(self) -> bool:
-        return False  # nothing is ever evicted
+        return not self.pool.any_left()  # nothing is ever evicted, but all may be excluded
 
     @property
     def pass_rollouts(self) -> int:
@@ -35,6 +35,9 @@ class Grpo:
     @property
     def waiting(self) -> Iterable[Rollouts]:
         return ()
+
+    def mark(self, prompts: Sequence[int], mark: Mark) -> None:
+        self.pool.mark(prompts, mark)
 
     def plan(self, limit: int | None = None) -> Plan:
         if limit is not None and limit < self.pass_rollouts:

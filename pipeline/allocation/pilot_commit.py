@@ -5,7 +5,8 @@ A training step, with `bt` prompts to train on:
     plan     commit up to bt ready prompts (n_commit rollouts each), and pilot new ones (n_pilot each) in the same
              inference pass: the paper's binding of this step's commits with the next step's pilots
     observe  p = success rate of a prompt's pilots
-             p >= p_solve  evicted: solved, out of the pool (retest_rate > 0 looks at some of them again)
+             p >= p_solve  evicted: solved, out of the pool (retest_rate > 0 looks at some of them again); a pinned
+                           prompt is skipped instead
              p >  p_upper  skipped: too easy to teach, back next epoch
              p <  p_lower  deferred: too hard, back next epoch
              else          ready: its pilots wait in the replay buffer, max_age steps at most
@@ -29,7 +30,7 @@ from pipeline.allocation.buffer import ReplayBuffer
 from pipeline.allocation.draft import Draft, Stats
 from pipeline.allocation.pool import Pool
 from pipeline.allocation.settings import refuse_other_settings
-from pipeline.allocation.types import Batch, Bucket, Fate, Group, Plan, Request, Rollouts, Stage, TrainGroup
+from pipeline.allocation.types import Batch, Bucket, Fate, Group, Mark, Plan, Request, Rollouts, Stage, TrainGroup
 
 
 class PilotCommit:
@@ -74,7 +75,7 @@ class PilotCommit:
 
     @property
     def pool_is_solved(self) -> bool:
-        return not self.retest_rate and self.pool.counts[Bucket.EVICTED] == self.pool.n_prompts
+        return not self.pool.any_left(evicted_too=self.retest_rate > 0)
 
     @property
     def pass_rollouts(self) -> int:
@@ -85,11 +86,15 @@ class PilotCommit:
     def waiting(self) -> Iterable[Rollouts]:
         return self.buffer.values()
 
+    def mark(self, prompts: Sequence[int], mark: Mark) -> None:
+        self.pool.mark(prompts, mark)
+
     def plan(self, limit: int | None = None) -> Plan:
         draft = self._draft
         draft.rounds += 1
         if draft.rounds == 1:
             self.buffer.drop_stale(self.step, self.max_age, self.pool, draft)
+            self.buffer.drop_marked(self.pool, draft)
             self.pool.begin_step()
         over_limit = limit is not None and limit < self.pass_rollouts
         if draft.rounds > self.max_rounds or over_limit:
@@ -100,10 +105,11 @@ class PilotCommit:
         # pilots when all are missing, its share when some are ready already. Never more than one set per pass.
         wanted = missing + (self.batch_prompts if self.binding else 0) - len(self.buffer)
         share = min(1.0, max(0, wanted) / self.batch_prompts)
-        n_pilots = math.ceil(share * self.pilot_prompts)
+        wished = min(self.pool.n_retests, self.pilot_prompts)  # these wait for nothing
+        n_pilots = max(math.ceil(share * self.pilot_prompts), wished)
         retests: list[int] = []
         if self.retest_rate:
-            retests = self.pool.take_evicted(int(self.retest_rate * n_pilots), self._rng())
+            retests = self.pool.take_evicted(int(self.retest_rate * (n_pilots - wished)), self._rng())
         pilots = self.pool.take(n_pilots - len(retests)) + retests
         return Plan(
             self.step,
@@ -131,10 +137,11 @@ class PilotCommit:
         stats = Stats.of(pilots)
         p = stats.success_rate
         # NaN where every reward failed: nothing is known, no comparison holds, and the prompt stays where it was.
-        solved = p >= self.p_solve
-        easy = (p > self.p_upper) & ~solved
+        mastered, pinned = p >= self.p_solve, self.pool.pinned(stats.prompt)
+        solved = mastered & ~pinned
+        easy = ((p > self.p_upper) & ~mastered) | (mastered & pinned)
         hard = p < self.p_lower
-        ready = (p >= self.p_lower) & (p <= self.p_upper) & ~solved
+        ready = (p >= self.p_lower) & (p <= self.p_upper) & ~mastered
         self._draft.book_failed(stats)
         for which, bucket, fate in (
             (solved, Bucket.EVICTED, Fate.PILOT_EVICTED),

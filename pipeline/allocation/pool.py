@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.allocation.types import Bucket, Ints
+from pipeline.allocation.types import Bucket, Ints, Mark
 
 _BUCKETS = tuple(Bucket)
 _CODE = {bucket: code for code, bucket in enumerate(_BUCKETS)}
@@ -22,8 +22,11 @@ class Pool:
     An evicted prompt is never handed out again (`take_evicted` is for re-tests); a ready one not until it leaves the
     replay buffer; a deferred one not before the epoch in which it is due, the one after it was found too hard.
 
+    Marks go before all that: an excluded prompt is not handed out; a pinned one comes first in the step after it was
+    pinned and in every epoch, unless it is ready; one that is to be tested again comes before these, once.
+
     The order of an epoch is a pseudo-random permutation of (seed, epoch) that is computed place by place. So neither
-    the state nor the cost of a step depends on the pool's size: five bytes a prompt are all that is kept.
+    the state nor the cost of a step depends on the pool's size: seven bytes a prompt are all that is kept.
     """
 
     def __init__(self, n_prompts: int, seed: int) -> None:
@@ -37,6 +40,9 @@ class Pool:
         self._returned: list[int] = []  # to be handed out before the epoch's order goes on
         self._postponed: list[int] = []  # the same, from the next step on
         self._taken: set[int] = set()  # in this training step
+        self._retests: dict[int, None] = {}  # wished for and not handed out yet, in order
+        self._marked: set[int] = set()  # pinned or excluded
+        self._pinned, self._excluded = np.zeros(n_prompts, np.bool_), np.zeros(n_prompts, np.bool_)
         self._code = np.zeros(n_prompts, np.uint8)
         self._due = np.zeros(n_prompts, np.int32)  # first epoch in which a deferred prompt may be looked at again
         self.counts = dict.fromkeys(Bucket, 0) | {Bucket.UNSEEN: n_prompts}
@@ -60,6 +66,41 @@ class Pool:
         self._code[index] = _CODE[bucket]
         self._due[index] = self.epoch + 1 if bucket is Bucket.DEFERRED else 0
 
+    def mark(self, prompts: Sequence[int] | Ints, mark: Mark) -> None:
+        """Between steps. Marking twice changes nothing; a re-test of an excluded prompt does not either."""
+        index = np.asarray(prompts, np.int64)
+        if mark is Mark.RETEST:
+            self._retests |= dict.fromkeys(index[~self._excluded[index]].tolist())
+            return
+        if mark is Mark.PIN:
+            coming = {*self._postponed, *self._returned}
+            self._postponed += [p for p in index[~self._pinned[index]].tolist() if p not in coming]
+        self._pinned[index], self._excluded[index] = mark is Mark.PIN, mark is Mark.EXCLUDE
+        self._marked = self._marked - {*index.tolist()} if mark is Mark.CLEAR else self._marked | {*index.tolist()}
+        for prompt in index.tolist():
+            self._retests.pop(prompt, None)
+
+    def pinned(self, prompts: Ints) -> npt.NDArray[np.bool_]:
+        """bool, one for each of these prompts."""
+        return self._pinned[prompts]
+
+    def is_withdrawn(self, prompt: int) -> bool:
+        """Whether rollouts of it that wait may not train: it is excluded, or to be tested again."""
+        return bool(self._excluded[prompt]) or prompt in self._retests
+
+    @property
+    def n_retests(self) -> int:
+        """How many re-tests that were wished for are still to be handed out."""
+        return len(self._retests)
+
+    def any_left(self, evicted_too: bool = False) -> bool:
+        """Whether any prompt may be handed out, now or in a later epoch. evicted_too: `take_evicted` is used."""
+        marked = self._marked_ones()
+        evicted = self._code[marked] == _CODE[Bucket.EVICTED]
+        out = 0 if evicted_too else self.counts[Bucket.EVICTED] - int(evicted.sum())
+        shut = self._excluded[marked] | (evicted & ~self._pinned[marked] & (not evicted_too))
+        return bool(self._retests) or self.n_prompts - out - int(shut.sum()) > 0
+
     def begin_step(self) -> None:
         self._taken.clear()
         self._returned = self._postponed + self._returned
@@ -79,17 +120,24 @@ class Pool:
         An epoch may end on the way. A prompt of the new epoch that this step has seen already keeps its turn: it
         comes first in the next step.
         """
-        out: list[int] = []
-        while self._returned and len(out) < k:
-            prompt = self._returned.pop(0)
-            if self._is_open(np.array([prompt]))[0]:
-                self._offer(prompt, out)
+        out = list(self._retests)[:k]
+        for prompt in out:
+            del self._retests[prompt]
+        self._taken.update(out)
+        self._returned = [p for p in self._returned if p not in self._taken] if out else self._returned
         while len(out) < k:
+            if self._returned:
+                prompt = self._returned.pop(0)
+                if self._may_return(prompt):
+                    self._offer(prompt, out)
+                continue
             if self._position == self.n_prompts:
-                if not self._any_left():
+                if not self._any_unseen():
                     break
                 self.epoch += 1
                 self._order, self._position = Order(self.n_prompts, self.seed, self.epoch), 0
+                self._returned = [p for p in sorted(self._marked) if self._pinned[p]]
+                continue
             # A window at a time: in a pool that is mostly evicted most of its prompts are passed over at once.
             end = min(self.n_prompts, self._position + max(512, 2 * (k - len(out))))
             prompts = self._order.at(self._position, end)
@@ -103,20 +151,38 @@ class Pool:
 
     def take_evicted(self, k: int, rng: np.random.Generator) -> list[int]:
         """Up to k evicted prompts that this step has not handed out yet, at random."""
-        evicted = [p for p in np.flatnonzero(self._code == _CODE[Bucket.EVICTED]).tolist() if p not in self._taken]
+        evicted = np.flatnonzero((self._code == _CODE[Bucket.EVICTED]) & ~self._excluded).tolist()
+        evicted = [p for p in evicted if p not in self._taken and p not in self._retests]
         chosen = [evicted[i] for i in rng.permutation(len(evicted))[:k]]
         self._taken.update(chosen)
         return chosen
 
     def _is_open(self, prompts: Ints) -> npt.NDArray[np.bool_]:
+        """Whether the epoch's order hands them out. Pinned ones have had their turn before it."""
         is_open: npt.NDArray[np.bool_] = _IS_OPEN[self._code[prompts]] & (self._due[prompts] <= self.epoch)
-        return is_open
+        return is_open & ~self._pinned[prompts] & ~self._excluded[prompts]
 
-    def _any_left(self) -> bool:
+    def _may_return(self, prompt: int) -> bool:
+        if self._pinned[prompt]:
+            return self.bucket(prompt) is not Bucket.READY
+        return bool(self._is_open(np.array([prompt]))[0])
+
+    def _any_unseen(self) -> bool:
         """Whether a new epoch has a prompt that this step has not seen; by then every deferred one is due."""
+        marked = self._marked_ones()
         n_open = self.n_prompts - self.counts[Bucket.EVICTED] - self.counts[Bucket.READY]
+        n_open += int(self._is_open_later(marked).sum()) - int(_IS_OPEN[self._code[marked]].sum())
         taken = np.fromiter(self._taken, np.int64, len(self._taken))
-        return n_open > int(_IS_OPEN[self._code[taken]].sum())
+        return n_open > int(self._is_open_later(taken).sum())
+
+    def _is_open_later(self, prompts: Ints) -> npt.NDArray[np.bool_]:
+        """Whether a new epoch hands them out."""
+        code = self._code[prompts]
+        kept: npt.NDArray[np.bool_] = _IS_OPEN[code] | (self._pinned[prompts] & (code == _CODE[Bucket.EVICTED]))
+        return kept & ~self._excluded[prompts]
+
+    def _marked_ones(self) -> Ints:
+        return np.fromiter(self._marked, np.int64, len(self._marked))
 
     def _offer(self, prompt: int, out: list[int]) -> None:
         if prompt in self._taken:
@@ -133,6 +199,9 @@ class Pool:
             "position": self._position,
             "returned": list(self._returned),
             "postponed": list(self._postponed),
+            "retests": list(self._retests),
+            "pinned": np.flatnonzero(self._pinned).astype(np.uint32),
+            "excluded": np.flatnonzero(self._excluded).astype(np.uint32),
             "touched": touched.astype(np.uint32),
             "buckets": self._code[touched],
             "due": self._due[touched],
@@ -144,6 +213,10 @@ class Pool:
         self._returned = [int(p) for p in state["returned"]]
         self._postponed = [int(p) for p in state["postponed"]]
         self._taken.clear()
+        self._retests = {int(p): None for p in state.get("retests", [])}  # older checkpoints know no marks
+        self._pinned[:] = self._excluded[:] = False
+        self._pinned[state.get("pinned", [])] = self._excluded[state.get("excluded", [])] = True
+        self._marked = set(np.flatnonzero(self._pinned | self._excluded).tolist())
         self._code[:] = 0
         self._code[state["touched"]] = state["buckets"]
         self._due[:] = 0

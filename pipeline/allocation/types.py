@@ -39,6 +39,16 @@ class Bucket(enum.StrEnum):
     COMMITTED = "committed"  # trained on
 
 
+class Mark(enum.StrEnum):
+    """What a person wishes for a prompt. Each takes the place of the prompt's mark before, but for a re-test, which
+    leaves a pin as it is."""
+
+    PIN = "pin"  # first in every epoch and in the next step; skipped where it would be evicted
+    EXCLUDE = "exclude"  # never handed out; what waits of it is discarded
+    CLEAR = "clear"  # neither, and no re-test that is still to come
+    RETEST = "retest"  # once: handed out first in the next step, whatever its bucket, and judged as usual
+
+
 class Fate(enum.StrEnum):
     """What became of a sampled rollout. The fates of a run add up to what it sampled."""
 
@@ -49,7 +59,7 @@ class Fate(enum.StrEnum):
     PILOT_EVICTED = "pilot_evicted"
     DOWNSAMPLED = "downsampled"  # left out by a selection such as PODS
     STALE = "stale"  # buffered for longer than max_age
-    DISCARDED = "discarded"  # sampled and thrown away by the method: DAPO's filtered and surplus groups
+    DISCARDED = "discarded"  # sampled and thrown away: DAPO's filtered and surplus groups, and what a mark took back
     FAILED = "failed"  # its reward could not be computed
     LOST = "lost"  # sampled after the last checkpoint of an attempt that crashed: sampled again
 
@@ -170,7 +180,8 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A prompt that changed its bucket without a visit: its rollouts grew stale, or were trained on from the buffer."""
+    """A prompt that changed its bucket without a visit: its rollouts grew stale, were taken back by a mark, or were
+    trained on from the buffer."""
 
     prompt: int
     bucket: Bucket
@@ -218,7 +229,7 @@ class Allocator(Protocol):
 
     @property
     def pool_is_solved(self) -> bool:
-        """True when every prompt is evicted: no further step could train on anything."""
+        """True when every prompt is evicted or excluded: no further step could train on anything."""
         ...
 
     @property
@@ -229,6 +240,10 @@ class Allocator(Protocol):
     @property
     def waiting(self) -> Iterable[Rollouts]:
         """Rollouts that a later step may train on: the replay buffer."""
+        ...
+
+    def mark(self, prompts: Sequence[int], mark: Mark) -> None:
+        """Between steps: how these prompts are treated from the next step on. Doing it twice changes nothing."""
         ...
 
     def plan(self, limit: int | None = None) -> Plan: ...

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.allocation import Allocator, Bucket, Dapo, Fate, Group, Grpo, PilotCommit, Plan, Stage
+from pipeline.allocation import Allocator, Bucket, Dapo, Fate, Group, Grpo, Mark, PilotCommit, Plan, Stage
 from tests.pipeline.allocation.stream import World, one_step, rollouts, told
 
 
@@ -70,6 +70,12 @@ METHODS = st.one_of(
 )
 
 
+# Before which step, which prompts (modulo the pool's size), and what is wished for them.
+MARKS = st.lists(
+    st.tuples(st.integers(1, 8), st.sets(st.integers(0, 39), min_size=1, max_size=6), st.sampled_from(Mark)), max_size=8
+)
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     rates=RATES,
@@ -78,9 +84,11 @@ METHODS = st.one_of(
     method=METHODS,
     seed=st.integers(0, 5),
     limit=st.none() | st.integers(0, 600),
+    marks=MARKS,
 )
-def test_invariants_over_random_worlds(rates, fail, batch, method, seed, limit):
-    """Fates add up, buckets partition the pool, nothing trains twice, ages hold, evicted prompts stay out."""
+def test_invariants_over_random_worlds(rates, fail, batch, method, seed, limit, marks):
+    """Fates add up, buckets partition the pool, nothing trains twice, ages hold, evicted prompts stay out, and marks
+    are honoured whenever they come."""
     build = method["method"]
     options = {k: v for k, v in method.items() if k != "method"}
 
@@ -90,8 +98,23 @@ def test_invariants_over_random_worlds(rates, fail, batch, method, seed, limit):
     allocator, world = make(), World(rates, fail, seed)
     trained: set[str] = set()
     evicted: set[int] = set()
+    pinned: set[int] = set()
+    excluded: set[int] = set()
+    retests: dict[int, None] = {}
     open_rollouts = open_tokens = 0
     for step in range(1, 9):
+        for at, some, mark in marks:
+            prompts = sorted({p % len(rates) for p in some})
+            if at != step:
+                continue
+            allocator.mark(prompts, mark)
+            allocator.mark(prompts, mark)  # twice is once
+            if mark is Mark.RETEST:
+                retests |= dict.fromkeys(p for p in prompts if p not in excluded)
+                continue
+            pinned = pinned | {*prompts} if mark is Mark.PIN else pinned - {*prompts}
+            excluded = excluded | {*prompts} if mark is Mark.EXCLUDE else excluded - {*prompts}
+            retests = {p: None for p in retests if p not in prompts}
         restored = make()
         restored.load_state_dict(copy.deepcopy(allocator.state_dict()))
         assert restored.bucket_counts() == allocator.bucket_counts()
@@ -125,9 +148,20 @@ def test_invariants_over_random_worlds(rates, fail, batch, method, seed, limit):
 
         planned = Counter((r.prompt, r.stage) for p in plans for r in p.requests)
         assert max(planned.values(), default=1) == 1, "a prompt has one visit per step and stage"
+        first = Stage.PILOT if build is pilot_commit else Stage.COMMIT
+        asked = [r.prompt for p in plans for r in p.requests if r.stage is first]
+        assert not excluded & {p for p, _ in planned} and not excluded & {g.prompt for g in batch_out.groups}
+        assert not excluded & {*buffer}, "what waits of an excluded prompt is dropped"
+        assert asked[: len(retests)] == [*retests][: len(asked)], "what is to be tested again comes first"
+        if limit is None:
+            most = {pilot_commit: "pilot_prompts", dapo: "gen_prompts", grpo: "batch_prompts"}[build]
+            assert len(asked) >= min(len(retests), getattr(allocator, most)), "they wait for nothing"
         if not options.get("retest_rate"):
-            assert not {p for (p, stage) in planned if stage is Stage.PILOT} & evicted
-        evicted |= {v.prompt for v in batch_out.visits if v.bucket is Bucket.EVICTED}
+            assert not {*asked} & evicted - pinned - {*retests}
+        for prompt in asked:
+            retests.pop(prompt, None)
+        assert not pinned & {v.prompt for v in batch_out.visits if v.bucket is Bucket.EVICTED}
+        evicted = {p for p in range(len(rates)) if allocator.pool.bucket(p) is Bucket.EVICTED}
         assert len({g.prompt for g in batch_out.groups}) == len(batch_out.groups) <= batch
         assert batch_out.short_by == batch - len(batch_out.groups)
         assert all(0 <= age <= options.get("max_age", 0) for age in batch_out.ages)
