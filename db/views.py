@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, and_, func, literal, or_, select, text, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from db.models import (
     BUCKETS,
@@ -112,6 +112,7 @@ def metrics(
         select(StepMetrics)
         .where(StepMetrics.run_id == run_id, StepMetrics.step.between(from_step, last))
         .order_by(StepMetrics.step)
+        .options(_NUMBERS)
     )
     if parts is not None:
         range_ = {"run_id": run_id, "from_step": from_step, "to_step": last}
@@ -125,6 +126,7 @@ def metrics(
     return session.scalars(steps).all(), evaluations
 
 
+_NUMBERS = defer(StepMetrics.buckets, raiseload=True)  # nobody asks for them here, and reading their JSON takes as long
 # The range is that of the steps that are there, so that parts are not wasted on steps to come.
 _EXTREMES = text(
     """
@@ -181,6 +183,7 @@ def recent(session: Session, run_id: uuid.UUID, *, steps: int, last: int) -> Rec
         select(StepMetrics)
         .where(StepMetrics.run_id == run_id, StepMetrics.step > run.step - steps)
         .order_by(StepMetrics.step)
+        .options(_NUMBERS)
     ).all()
     evaluations = session.scalars(select(Evaluation).where(Evaluation.run_id == run_id).order_by(Evaluation.step)).all()
     groups = session.execute(

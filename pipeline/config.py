@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
@@ -728,6 +729,7 @@ def pilot_home() -> Path:
     return Path(os.environ.get("PILOT_HOME") or ROOT / ".pilot").expanduser().resolve()
 
 
+@cache
 def presets() -> list[dict[str, Any]]:
     """The shipped presets, each {name, group, title, description, config}; every config is a valid RunConfig.
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, Client
-from api.schemas import Problem, Scope
+from api.schemas import Preset, Problem, Scope
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -52,6 +52,17 @@ def _name_and_scope(url: str, token: str | None) -> tuple[str, Scope]:
 @st.cache_resource(show_spinner=False, max_entries=64)
 def _client(url: str, token: str | None) -> Client:
     return Client(url, token, timeout=5)
+
+
+def schema_and_presets() -> tuple[dict[str, Any], list[Preset]]:
+    """Of run configs. Both are constant while the API runs: all sessions share an answer, for a minute."""
+    return _schema_and_presets(_url(), st.session_state.get("token") or _given_token())
+
+
+@st.cache_resource(show_spinner=False, max_entries=64, ttl=60)
+def _schema_and_presets(url: str, token: str | None) -> tuple[dict[str, Any], list[Preset]]:
+    api = _client(url, token)
+    return api.config_schema(), api.presets()
 
 
 def _url() -> str:

@@ -33,6 +33,7 @@ class RunFeed:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.run: RunDetail | None = None
+        self.fresh = False  # the page was opened just now, and its head need not ask again
         self.steps: dict[int, StepOut] = {}  # of a long run about POINTS of them, the newest RECENT_STEPS among them
         self.evaluations: dict[int, EvaluationOut] = {}
         self.buckets: dict[int, BucketsAt] = {}  # of a long run about POINTS steps

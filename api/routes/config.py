@@ -19,7 +19,7 @@ from api.schemas import ConfigCheck, Preset, RunCreate
 from db import history
 from pipeline.config import ConfigProblems, RunConfig, presets
 from pipeline.forecast import PARTS, Forecast, History, Length, Pace, Seen, forecast, part_of
-from pipeline.prompts import load_run_prompts
+from pipeline.prompts import count_run_prompts
 
 router = APIRouter(prefix="/api/v1", tags=["configs"])
 
@@ -68,10 +68,10 @@ def forecast_config(body: RunCreate, session: Reading) -> Forecast:
     the same prompts. Starts nothing.
     """
     config = accept(body.config)
-    train, measured = load_run_prompts(config)
-    responses = sum(len(s) * (b.samples + b.greedy) for s, b in zip(measured, config.benchmarks, strict=True))
-    past = history.past(session, train.digest, config.model.path, PARTS)
-    return forecast(config, len(train), responses, _history(config, past))
+    counts = count_run_prompts(config)
+    responses = sum(n * (b.samples + b.greedy) for n, b in zip(counts.n_eval, config.benchmarks, strict=True))
+    past = history.past(session, counts.digest, config.model.path, PARTS)
+    return forecast(config, counts.n_train, responses, _history(config, past))
 
 
 def _history(config: RunConfig, past: history.Past) -> History:

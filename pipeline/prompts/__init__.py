@@ -3,12 +3,21 @@
 from pipeline.prompts.child import Job, Read, read
 from pipeline.prompts.convert import convert as convert_prompts
 from pipeline.prompts.hub import fetch_hub
-from pipeline.prompts.load import check_model_folder, load_prompts, load_run_prompts, preflight, read_prompts
+from pipeline.prompts.load import (
+    Counts,
+    check_model_folder,
+    count_run_prompts,
+    load_prompts,
+    load_run_prompts,
+    preflight,
+    read_prompts,
+)
 from pipeline.prompts.places import SetRef, set_ref, sets_of
 from pipeline.prompts.report import PreviewRow, PromptReport, examine_source, rows_of_set
 from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFault, make_prompt, prompt_id
 
 __all__ = [
+    "Counts",
     "FileFault",
     "Job",
     "Message",
@@ -21,6 +30,7 @@ __all__ = [
     "SetRef",
     "check_model_folder",
     "convert_prompts",
+    "count_run_prompts",
     "examine_source",
     "fetch_hub",
     "load_prompts",

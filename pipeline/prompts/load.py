@@ -6,9 +6,12 @@ of the file around it. Nothing is accepted half: a file with one bad row is refu
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.config import (
     HELD_OUT,
@@ -154,6 +157,54 @@ def load_run_prompts(config: RunConfig) -> tuple[PromptSet, tuple[PromptSet, ...
     return train, tuple(held_out)
 
 
+class Counts(NamedTuple):
+    """How much there is to train and to evaluate on. digest: of the training set. n_eval: prompts of each of
+    `config.benchmarks`."""
+
+    digest: str
+    n_train: int
+    n_eval: tuple[int, ...]
+
+
+def count_run_prompts(config: RunConfig) -> Counts:
+    """What load_run_prompts finds, counted. Files that have not changed since are not read again.
+
+    Raises ConfigProblems, as load_run_prompts does.
+    """
+    sources = (config.data.train, *(benchmark.data for benchmark in config.benchmarks))
+    try:
+        states = tuple(_state(path) for source in sources for path in places.find(source)[1])
+    except (FileFault, OSError):
+        return _count(config)  # tells it by the config's field
+    said = config.model_dump_json(include={"data", "rewards", "evaluation"})
+    return _remembered(_Sources(said, states, config))
+
+
+def _count(config: RunConfig) -> Counts:
+    train, measured = load_run_prompts(config)
+    return Counts(train.digest, len(train), tuple(map(len, measured)))
+
+
+def _state(path: Path) -> tuple[str, int, int, int, int]:
+    """Another one when the file is written to or replaced."""
+    now = path.stat()
+    return str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sources:
+    """What decides how a config's prompts are read: its words, and the files' states."""
+
+    said: str
+    files: tuple[tuple[str, int, int, int, int], ...]
+    config: RunConfig = dataclasses.field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _remembered(sources: _Sources) -> Counts:
+    return _count(sources.config)
+
+
 def _field(config: RunConfig, benchmark: Benchmark) -> str:
     """The config's field that names the benchmark's file."""
     for i, own in enumerate(config.evaluation.benchmarks):
@@ -183,7 +234,7 @@ def preflight(config: RunConfig) -> None:
     if isinstance(config.engine, VerlEngine):
         problems += refused_overrides(config)
     try:
-        load_run_prompts(config)
+        count_run_prompts(config)
     except ConfigProblems as error:
         problems += error.problems
     if problems:

@@ -15,7 +15,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import FieldProblem, Forecast, Preset, RunSummary
 from ui import outlook, text
-from ui.connection import api_errors, client, lacks, show_refused
+from ui.connection import api_errors, client, lacks, schema_and_presets, show_refused
 from ui.draft import YAML_KEY, Draft
 from ui.form import Field, Group, about, groups, line_of, lookup, name_in_words, read_yaml
 
@@ -25,7 +25,8 @@ RECENT = 10
 def render() -> None:
     st.title("New run", anchor=False)
     with api_errors():
-        schema, presets = _schema_and_presets()
+        schema, presets = schema_and_presets()
+        presets = sorted(presets, key=lambda p: lookup(p.config, "method.name") != "pilot_commit")
         draft = _draft(presets)
         _presets(draft, presets)
         _editor(draft, schema)
@@ -36,14 +37,6 @@ class Answer(NamedTuple):
 
     forecast: Forecast | None
     problems: list[FieldProblem]
-
-
-def _schema_and_presets() -> tuple[dict[str, Any], list[Preset]]:
-    """Both are constant while the API runs, so a session asks once."""
-    if "new.schema" not in st.session_state:
-        st.session_state["new.schema"] = (client().config_schema(), client().presets())
-    schema, presets = st.session_state["new.schema"]
-    return schema, sorted(presets, key=lambda p: lookup(p.config, "method.name") != "pilot_commit")
 
 
 def _draft(presets: list[Preset]) -> Draft:

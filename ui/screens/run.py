@@ -38,6 +38,7 @@ def render() -> None:
     feed = feed_of(run_id)
     if feed.run is None:
         feed.refresh(client())
+        feed.fresh = True
     live, known = feed.live, feed.run is not None
 
     def part(draw: Callable[..., None], seconds: float, *given: Any) -> None:
@@ -55,7 +56,9 @@ def render() -> None:
 
 def _head(run_id: str, polled: bool, known: bool) -> None:
     feed = feed_of(run_id)
-    feed.refresh(client())
+    if not feed.fresh:
+        feed.refresh(client())
+    feed.fresh = False
     if feed.live != polled or (feed.run is not None) != known:
         st.rerun()  # the whole page, with or without the timers
     banner = st.empty()
