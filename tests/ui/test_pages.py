@@ -265,8 +265,10 @@ def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytes
         asked.append(f"{path.rsplit('/', 1)[-1]} {(given.get('params') or {}).get('from_step', '')}".strip())
         return call(self, method, path, **given)
 
-    app = open_page("run", run=str(running.id))
     monkeypatch.setattr(Client, "_send", counted)
+    app = open_page("run", run=str(running.id))
+    assert asked.count(str(running.id)) == 1, "an opened page asks once"
+    asked.clear()
     checked(app.run())
     asked = [a for a in asked if a != "settings"]
     assert asked == [str(running.id)], "without news a refresh is one small request"

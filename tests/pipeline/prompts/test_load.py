@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import ConfigProblems, DataConfig, parse_config
-from pipeline.prompts import load_prompts, load_run_prompts, preflight
+from pipeline.prompts import count_run_prompts, load_prompts, load_run_prompts, preflight
+from pipeline.prompts import load as loading
 
 DATA = DataConfig(train="t", eval="e")
 
@@ -100,3 +101,29 @@ def test_the_bundled_sets_pass(tmp_path):
     preflight(config)
     train, (held_out,) = load_run_prompts(config)
     assert len(train) >= 2000 and len(held_out) >= 300
+
+
+def test_files_are_read_again_when_they_or_their_settings_change(tmp_path, monkeypatch):
+    train, held_out = tmp_path / "train.jsonl", tmp_path / "eval.jsonl"
+    write(train, [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": "2"}])
+    write(held_out, [{"prompt": "c", "answer": "3", "other": "a"}])
+    config = {"model": {"path": "m"}, "data": {"train": str(train), "eval": str(held_out)}, "budget": {"steps": 1}}
+    reads = []
+    call = loading.load_run_prompts
+    monkeypatch.setattr(loading, "load_run_prompts", lambda config: reads.append(config) or call(config))
+    first = count_run_prompts(parse_config(config))
+    assert first == (load_run_prompts(parse_config(config))[0].digest, 2, (1,)) and len(reads) == 1
+    assert count_run_prompts(parse_config(config | {"budget": {"steps": 2}})) == first and len(reads) == 1
+    write(train, [{"prompt": "a", "answer": "1"}, {"prompt": "d", "answer": "2"}])  # of the same size
+    changed = count_run_prompts(parse_config(config))
+    assert changed.digest != first.digest and len(reads) == 2
+    dressed = config | {"data": config["data"] | {"template": "{prompt}?"}}
+    assert count_run_prompts(parse_config(dressed)).digest != changed.digest and len(reads) == 3
+    (tmp_path / "new.jsonl").write_text('{"prompt": "a", "answer": "1"}\n')
+    (tmp_path / "new.jsonl").replace(held_out)
+    for _ in range(2):  # what is refused is looked at anew each time
+        with pytest.raises(ConfigProblems, match="also among the training prompts"):
+            count_run_prompts(parse_config(config))
+    held_out.unlink()
+    with pytest.raises(ConfigProblems, match="no such file"):
+        count_run_prompts(parse_config(config))
