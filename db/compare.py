@@ -6,46 +6,47 @@ Reads only. It runs several statements; a session in REPEATABLE READ makes their
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Double, FromClause, Row, Subquery, and_, func, literal, select, union
+from sqlalchemy import Double, FromClause, Select, Subquery, and_, func, literal, select, union
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
 from db.models import Attempt, Evaluation, Run, StepMetrics
 from db.runs import RunNotFound
 
 
-class AccuracyAt(NamedTuple):
-    """An evaluation. rollouts, tokens: sampled for training until then. hours: see StepAt."""
+class Evaluations(NamedTuple):
+    """Value i of each list is of evaluation i. rollouts, tokens: sampled for training until then. hours: see Steps."""
 
-    step: int
-    rollouts: int
-    tokens: int
-    hours: float
-    accuracy: float
-    stderr: float
-    greedy_accuracy: float
+    step: list[int]
+    rollouts: list[int]
+    tokens: list[int]
+    hours: list[float]
+    accuracy: list[float]
+    stderr: list[float]
+    greedy_accuracy: list[float]
 
 
-class StepAt(NamedTuple):
-    """A step with what training had cost until its end, and the metrics that were asked for, in that order.
+class Steps(NamedTuple):
+    """Value i of each list is of the same step. metrics: one list for each metric that was asked for.
 
     hours: how long the run's trainers had run, those of earlier attempts included; of the running one from its start on
     the database's clock to the step's end on its own, so that it is as right as the clocks agree.
     """
 
-    step: int
-    rollouts: int
-    tokens: int
-    hours: float
-    metrics: list[float | None]
+    step: list[int]
+    rollouts: list[int]
+    tokens: list[int]
+    hours: list[float]
+    metrics: list[list[float | None]]
 
 
 class Compared(NamedTuple):
     run: Run
-    evaluations: list[AccuracyAt]
-    steps: list[StepAt]
+    evaluations: Evaluations
+    steps: Steps
 
 
 def compare(session: Session, run_ids: Sequence[uuid.UUID], *, points: int, metrics: Sequence[str]) -> list[Compared]:
@@ -58,27 +59,35 @@ def compare(session: Session, run_ids: Sequence[uuid.UUID], *, points: int, metr
     for run_id in run_ids:
         if run_id not in runs:
             raise RunNotFound(run_id)
-    evaluations = _by_run(session.execute(_evaluations(run_ids)))
-    steps = _by_run(session.execute(_steps(run_ids, points, metrics)))
-    return [
-        Compared(
-            runs[run_id],
-            [AccuracyAt(*row) for row in evaluations.get(run_id, ())],
-            [StepAt(row[0], row[1], row[2], row[3], row[4:]) for row in steps.get(run_id, ())],
-        )
-        for run_id in run_ids
-    ]
+    n = len(Evaluations._fields)
+    evaluations = {row[0]: Evaluations(*row[1:]) for row in session.execute(_columns(_evaluations(run_ids)))}
+    steps = {
+        row[0]: Steps(*row[1:5], list(row[5:])) for row in session.execute(_columns(_steps(run_ids, points, metrics)))
+    }
+    none, unstarted = Evaluations(*([] for _ in range(n))), Steps([], [], [], [], [[] for _ in metrics])
+    return [Compared(runs[run_id], evaluations.get(run_id, none), steps.get(run_id, unstarted)) for run_id in run_ids]
 
 
-def _evaluations(run_ids: Sequence[uuid.UUID]) -> Any:
+def _columns(rows: Select[Any]) -> Select[Any]:
+    """One row a run: its id, and each further column of its rows as an array in the order of steps.
+
+    A tenth of the time of as many rows: neither the driver nor we touch each value.
+    """
+    of = rows.subquery()
+    run_id, step, *_ = of.c
+    arrays = (func.array_agg(aggregate_order_by(column, step)) for column in list(of.c)[1:])
+    return select(run_id, *arrays).group_by(run_id)
+
+
+def _evaluations(run_ids: Sequence[uuid.UUID]) -> Select[Any]:
     began = _began(run_ids)
     return (
         select(
             Evaluation.run_id,
             Evaluation.step,
             Evaluation.rollouts_spent,
-            func.coalesce(StepMetrics.tokens, 0),  # none before the first step
-            _hours(began, Evaluation.finished_at),
+            func.coalesce(StepMetrics.tokens, 0).label("tokens"),  # none before the first step
+            _hours(began, Evaluation.finished_at).label("hours"),
             Evaluation.sampled_accuracy,
             Evaluation.stderr,
             Evaluation.greedy_accuracy,
@@ -86,11 +95,10 @@ def _evaluations(run_ids: Sequence[uuid.UUID]) -> Any:
         .join(began, and_(began.c.run_id == Evaluation.run_id, began.c.attempt == Evaluation.attempt))
         .outerjoin(StepMetrics, and_(StepMetrics.run_id == Evaluation.run_id, StepMetrics.step == Evaluation.step))
         .where(Evaluation.run_id.in_(run_ids))
-        .order_by(Evaluation.run_id, Evaluation.step)
     )
 
 
-def _steps(run_ids: Sequence[uuid.UUID], points: int, metrics: Sequence[str]) -> Any:
+def _steps(run_ids: Sequence[uuid.UUID], points: int, metrics: Sequence[str]) -> Select[Any]:
     """Steps are numbered without a gap: which are evenly spaced is known without reading the others."""
     stride = func.greatest(1, func.ceil(Run.step.cast(Double) / points)).cast(Run.step.type)
     last_to_first = select(Run.id, func.generate_series(Run.step, 1, -stride).label("step"))
@@ -105,12 +113,11 @@ def _steps(run_ids: Sequence[uuid.UUID], points: int, metrics: Sequence[str]) ->
             StepMetrics.step,
             StepMetrics.rollouts,
             StepMetrics.tokens,
-            _hours(began, StepMetrics.finished_at),
-            *(StepMetrics.metrics[name].astext.cast(Double) for name in metrics),
+            _hours(began, StepMetrics.finished_at).label("hours"),
+            *(StepMetrics.metrics[name].astext.cast(Double).label(f"metric_{i}") for i, name in enumerate(metrics)),
         )
         .join(chosen, and_(chosen.c.id == StepMetrics.run_id, chosen.c.step == StepMetrics.step))
         .join(began, and_(began.c.run_id == StepMetrics.run_id, began.c.attempt == StepMetrics.attempt))
-        .order_by(StepMetrics.run_id, StepMetrics.step)
     )
 
 
@@ -127,11 +134,3 @@ def _began(run_ids: Sequence[uuid.UUID]) -> Subquery:
 def _hours(began: FromClause, until: Any) -> Any:
     ran = func.extract("epoch", until - began.c.started_at).cast(Double)
     return (began.c.before + func.greatest(0.0, ran)) / 3600.0
-
-
-def _by_run(rows: Iterable[Row[Any]]) -> dict[uuid.UUID, list[list[Any]]]:
-    """The rows without their first column, by that."""
-    found: dict[uuid.UUID, list[list[Any]]] = {}
-    for row in rows:
-        found.setdefault(row[0], []).append(list(row[1:]))
-    return found

@@ -207,6 +207,11 @@ class Dataset(Base):
 
 class Prompt(Base):
     __tablename__ = "prompts"
+    __table_args__ = (
+        # What a search for a part of the text (ILIKE) looks up.
+        Index("ix_prompts_text", "text", postgresql_using="gin", postgresql_ops={"text": "gin_trgm_ops"}),
+        Index("ix_prompts_tags", "tags", postgresql_using="gin"),
+    )
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id", ondelete="CASCADE"), primary_key=True)
     id: Mapped[str] = mapped_column(primary_key=True)  # content hash

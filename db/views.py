@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, Double, Select, and_, func, literal, or_, select, text, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from db.models import (
@@ -115,9 +115,7 @@ def metrics(
         .options(_NUMBERS)
     )
     if parts is not None:
-        range_ = {"run_id": run_id, "from_step": from_step, "to_step": last}
-        kept = session.scalars(_EXTREMES, range_ | {"parts": parts, "shown": list(shown)}).all()
-        steps = steps.where(StepMetrics.step.in_(kept))
+        steps = steps.where(StepMetrics.step.in_(_extremes(session, run_id, from_step, last, parts, shown)))
     evaluations = session.scalars(
         select(Evaluation)
         .where(Evaluation.run_id == run_id, Evaluation.step.between(from_step, last))
@@ -127,29 +125,32 @@ def metrics(
 
 
 _NUMBERS = defer(StepMetrics.buckets, raiseload=True)  # nobody asks for them here, and reading their JSON takes as long
-# The range is that of the steps that are there, so that parts are not wasted on steps to come.
-_EXTREMES = text(
-    """
-    WITH ends AS (
-        SELECT min(step) AS first, max(step) AS last FROM step_metrics
-        WHERE run_id = :run_id AND step BETWEEN :from_step AND :to_step
-    ), known AS MATERIALIZED (
-        SELECT step, at, (metrics ->> name)::float8 AS value,
-               width_bucket(step, first, last + 1, :parts) AS part
-        FROM step_metrics CROSS JOIN ends
-            CROSS JOIN unnest(CAST(:shown AS text[])) WITH ORDINALITY AS asked (name, at)
-        WHERE run_id = :run_id AND step BETWEEN first AND last
-    ), kept AS (
-        -- arrays are ordered by their first element, then their second: the first step of the extreme value
-        SELECT min(ARRAY[value, step]) AS low, max(ARRAY[value, -step]) AS high
-        FROM known WHERE value IS NOT NULL GROUP BY at, part
-    )
-    SELECT low[2]::int AS step FROM kept
-    UNION SELECT -high[2]::int FROM kept
-    UNION SELECT first FROM ends WHERE first IS NOT NULL
-    UNION SELECT last FROM ends WHERE last IS NOT NULL
-    """
-)
+
+
+def _extremes(
+    session: Session, run_id: uuid.UUID, from_step: int, to_step: int, parts: int, shown: Sequence[str]
+) -> set[int]:
+    """The steps to keep: see `metrics`. Of several steps with an extreme value, the first."""
+    in_range = StepMetrics.run_id == run_id, StepMetrics.step.between(from_step, to_step)
+    # The parts are those of the steps that are there, so that none is wasted on steps to come.
+    first, last = session.execute(select(func.min(StepMetrics.step), func.max(StepMetrics.step)).where(*in_range)).one()
+    if first is None:
+        return set()
+    values = [StepMetrics.metrics[name].astext.cast(Double).label(f"value_{i}") for i, name in enumerate(shown)]
+    part = func.width_bucket(StepMetrics.step, first, last + 1, parts).label("part")
+    known = select(StepMetrics.step, part, *values).where(*in_range).cte("known")
+    series = [known.c[value.name] for value in values]
+    low = [func.min(value).label(f"low_{i}") for i, value in enumerate(series)]
+    high = [func.max(value).label(f"high_{i}") for i, value in enumerate(series)]
+    ends = select(known.c.part, *low, *high).group_by(known.c.part).cte("ends")
+    # In two passes over plain numbers: carrying each value's step along in one takes three times as long.
+    at_end = [
+        func.min(known.c.step).filter(value == ends.c[end.name])
+        for value, pair in zip(series, zip(low, high, strict=True), strict=True)
+        for end in pair
+    ]
+    rows = session.execute(select(*at_end).join_from(known, ends, known.c.part == ends.c.part).group_by(known.c.part))
+    return {first, last} | {step for row in rows for step in row if step is not None}
 
 
 _SPREAD = text(
@@ -263,7 +264,7 @@ def prompts(
         return Prompts([], 0, None)
     if which.search or which.tag is not None:
         return _read_through(session, run, which, sort, descending, limit, after)
-    total = session.scalar(_count(run, which)) or 0
+    total = _count(session, run, which)
     places = sorted(
         {
             *_touched(session, run, which, sort, descending, limit + 1, after),
@@ -463,13 +464,13 @@ def _without_value(sort: SortKey, descending: bool) -> int | float:
     return float(beyond) if sort == "success_rate" else beyond
 
 
-def _count(run: Run, which: PromptFilter) -> Select[int]:
-    """How many prompts match: without the prompts' texts, or the states, where those do not matter."""
-    if which.search or which.tag is not None or which.bucket == "unseen":
-        return select(func.count()).select_from(_matching(run, which).subquery())
-    if which._replace(search=None) == _ALL:
-        return select(func.count()).where(Prompt.dataset_id == run.dataset_id)
-    return select(func.count()).where(PromptState.run_id == run.id, *_of_state(which))
+def _count(session: Session, run: Run, which: PromptFilter) -> int:
+    """How many prompts match, texts and tags aside: what the run has counted itself, or else of its states."""
+    if which.min_rate is None and which.max_rate is None:
+        counts = bucket_counts(run.step, run.buckets).counts
+        return sum(counts.values()) if which.bucket is None else counts[which.bucket]
+    matching = select(func.count()).where(PromptState.run_id == run.id, *_of_state(which))
+    return session.scalar(matching) or 0
 
 
 def _sort_key(sort: SortKey, descending: bool) -> ColumnElement[Any]:

@@ -63,15 +63,9 @@ def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> C
         ComparedRun(
             run=summary,
             config=each.run.config,
-            evaluations=AccuracyCurve(
-                **{name: [getattr(at, name) for at in each.evaluations] for name in compare.AccuracyAt._fields}
-            ),
+            evaluations=AccuracyCurve(**each.evaluations._asdict()),
             series=StepCurve(
-                step=[at.step for at in each.steps],
-                rollouts=[at.rollouts for at in each.steps],
-                tokens=[at.tokens for at in each.steps],
-                hours=[at.hours for at in each.steps],
-                metrics={name: [at.metrics[i] for at in each.steps] for i, name in enumerate(query.metric)},
+                **each.steps._asdict() | {"metrics": dict(zip(query.metric, each.steps.metrics, strict=True))}
             ),
             ledger=ledger_of(*views.ledger_of(each.run)),
         )
