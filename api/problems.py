@@ -61,6 +61,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "database-busy": (503, "The database is too busy"),
     "database-not-migrated": (503, "The database has another schema"),
     "audit-busy": (503, "Other logs are being audited"),
+    "no-sandbox": (503, "Files from outside cannot be read safely on this machine"),
     "storage-failed": (507, "The file cannot be stored"),
     "not-ready": (503, "The platform is not ready"),
 }

@@ -20,7 +20,7 @@ from api.openapi import problems
 from api.problems import ApiProblem, refused
 from api.schemas import Audit
 from db import runs
-from pipeline.audit import AuditSettings, BadLog, Report, bounded, page
+from pipeline.audit import AuditSettings, BadLog, NoSandbox, Report, bounded, page
 
 router = APIRouter(prefix="/api/v1", tags=["audits"])
 
@@ -32,7 +32,7 @@ _under_way: Final = threading.Semaphore()
 @router.post(
     "/audits",
     operation_id="audit_files",
-    responses=problems("invalid-request", "invalid-json", "log-refused", "body-too-large", "audit-busy"),
+    responses=problems("invalid-request", "invalid-json", "log-refused", "body-too-large", "audit-busy", "no-sandbox"),
 )
 def audit_files(
     files: Annotated[
@@ -52,10 +52,12 @@ def audit_files(
 ) -> Audit:
     """Audit a log: what taught nothing, and what others would have spent on the same stream. May take minutes."""
     chosen = _settings(settings)
-    with tempfile.TemporaryDirectory(prefix="pilot-audit-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pilot-audit-") as private:
+        folder = Path(private, "log")
+        folder.mkdir(0o755)  # its reader may be another user than us; the folder around it is ours alone
         for file in files:
-            _keep(file, Path(folder))
-        path = Path(folder, files[0].filename or "") if len(files) == 1 else Path(folder)
+            _keep(file, folder)
+        path = folder / (files[0].filename or "") if len(files) == 1 else folder
         source = files[0].filename or "" if len(files) == 1 else f"{len(files)} files from {files[0].filename}"
         return _audited(path, chosen, source)
 
@@ -65,7 +67,14 @@ def audit_files(
     operation_id="audit_run",
     dependencies=[Depends(json_body)],
     responses=problems(
-        "run-not-found", "invalid-request", "invalid-json", "not-json", "log-refused", "body-too-large", "audit-busy"
+        "run-not-found",
+        "invalid-request",
+        "invalid-json",
+        "not-json",
+        "log-refused",
+        "body-too-large",
+        "audit-busy",
+        "no-sandbox",
     ),
 )
 def audit_run(run_id: RunId, body: AuditSettings, request: Request) -> Audit:
@@ -94,6 +103,7 @@ def _keep(file: UploadFile, folder: Path) -> None:
     try:
         with (folder / name).open("xb") as kept:
             shutil.copyfileobj(file.file, kept)
+        (folder / name).chmod(0o644)
     except FileExistsError:
         raise refused("body.files", name, "is there twice; send each file once") from None
 
@@ -105,6 +115,8 @@ def _audited(path: Path, settings: AuditSettings, source: str) -> Audit:
         )
     try:
         report: Report = bounded(path, settings)
+    except NoSandbox as error:
+        raise ApiProblem("no-sandbox", f"Logs cannot be read here: {error}. Tell whoever runs the platform.") from None
     except BadLog as error:
         # Where it lay here is nothing that the sender knows.
         told = str(error).replace(str(path), source)

@@ -33,7 +33,7 @@ from db import prompt_sets
 from db.models import StoredPromptSet
 from db.paging import Place
 from pipeline.config import FieldProblem, MappingName, pilot_home, resolve
-from pipeline.prompts import FileFault, Job, PromptReport, Read, SetRef, read, rows_of_set, set_ref
+from pipeline.prompts import FileFault, Job, NoSandbox, PromptReport, Read, SetRef, read, rows_of_set, set_ref
 
 router = APIRouter(prefix="/api/v1/prompt-sets", tags=["prompt sets"])
 
@@ -99,7 +99,7 @@ class RowsQuery(BaseModel):
     openapi_extra=_BODY,
     responses={
         200: {"model": PromptSetDetail, "description": "These prompts were there already, under this name."},
-        **problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed"),
+        **problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed", "no-sandbox"),
     },
 )
 async def upload_prompt_set(
@@ -122,7 +122,7 @@ async def upload_prompt_set(
     "/check",
     operation_id="check_prompts",
     openapi_extra=_BODY,
-    responses=problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed"),
+    responses=problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed", "no-sandbox"),
 )
 async def check_prompts(query: Annotated[FileQuery, Query()], request: Request) -> PromptReport:
     """What uploading a file would find, and its first prompts. Nothing is kept."""
@@ -253,6 +253,8 @@ async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> 
         return await anyio.to_thread.run_sync(read, job, limiter=_readers)
     except FileFault as error:
         raise ApiProblem("invalid-prompts", f"The file {error}.") from None
+    except NoSandbox as error:
+        raise ApiProblem("no-sandbox", f"Files cannot be read here: {error}. Tell whoever runs the platform.") from None
 
 
 def _against(ref: str | None) -> FilePath | None:

@@ -1,7 +1,7 @@
 """Auditing somebody's rollouts: what of them was in vain, and what other methods would have spent on the same stream.
 
 `audit(path, settings)` reads a log (verl, TRL, CSV, or a run of ours) and gives a `Report`; `page(report)` makes it a
-web page that needs no network. `bounded(path, settings)` does both in a child process with hard limits, for files that
+web page that needs no network. `bounded(path, settings)` does both in the sandbox, with hard limits, for files that
 strangers send. docs/audit.md says what the figures mean and how far to trust them.
 
 Importing this loads neither NumPy nor Arrow: the API and the command line know the words without the work.
@@ -16,8 +16,9 @@ from pipeline.audit.child import Bounds, bounded
 from pipeline.audit.html import page
 from pipeline.audit.report import AuditSettings, Format, Interval, Report
 from pipeline.audit.rows import BadLog
+from pipeline.sandbox.apart import NoSandbox
 
-__all__ = ["AuditSettings", "BadLog", "Bounds", "Format", "Interval", "Report", "audit", "bounded", "page"]
+__all__ = ["AuditSettings", "BadLog", "Bounds", "Format", "Interval", "NoSandbox", "Report", "audit", "bounded", "page"]
 
 
 def audit(path: Path, settings: AuditSettings, tell: Callable[[int, int], None] = lambda done, of: None) -> Report:

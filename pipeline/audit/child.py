@@ -1,18 +1,16 @@
-"""An audit in a child process with hard limits: of time, memory and files. For logs that came from elsewhere: whatever
-reading them does, the process that asked goes on."""
+"""An audit apart (pipeline.sandbox.apart): in the sandbox, with limits of time and memory. For logs that came from
+elsewhere: whatever reading them does, the process that asked goes on."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from pipeline.audit.report import AuditSettings, Report
 from pipeline.audit.rows import BadLog
-from pipeline.sandbox import ROOT, clean_environment
+from pipeline.sandbox.apart import ReaderFailed, read_apart
 from pipeline.sandbox.limits import Limits
 
 
@@ -25,27 +23,19 @@ class Bounds:
 
 
 def bounded(path: Path, settings: AuditSettings, bounds: Bounds = Bounds()) -> Report:
-    """The report. Raises BadLog: also when it takes too long or too much. Ends with the thread that asked."""
-    limits = Limits(memory_mb=bounds.memory_mb, files_mb=1, cpu_s=bounds.seconds)
-    told = {
-        "path": str(path),
-        "settings": settings.model_dump(),
-        "limits": asdict(limits),
-        "parent": os.getpid(),
-    }
-    # -I: neither the current folder nor PYTHONPATH decide what it imports.
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipeline.audit.child import main; main()"
+    """The report. Raises BadLog: also when it takes too long or too much. Ends with the thread that asked.
+
+    When we are root the files have to be readable for everyone: who reads them is not us. Raises NoSandbox."""
+    limits = Limits(bounds.memory_mb, processes=64, files_mb=16, open_files=4096, cpu_s=bounds.seconds + 1)
+    work = json.dumps({"path": str(path.absolute()), "settings": settings.model_dump()})
+    readable = [path] if path.exists() else []  # what is not there is told by the reader, too
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", start], input=json.dumps(told).encode(), capture_output=True,
-            env=clean_environment(), timeout=bounds.seconds, start_new_session=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise BadLog(_too_much(f"takes more than {bounds.seconds} s")) from None
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError:  # killed by a limit, or by what it read
-        raise BadLog(_too_much(f"ended without an answer (status {done.returncode})")) from None
+        answer = json.loads(read_apart("pipeline.audit.child", work, readable, limits, bounds.seconds))
+    except ReaderFailed as error:
+        what = "ended without an answer" if error.seconds is None else f"takes more than {error.seconds:g} s"
+        raise BadLog(_too_much(what)) from None
+    except ValueError:
+        raise BadLog(_too_much("ended without an answer")) from None
     if "error" in answer:
         raise BadLog(answer["error"])
     return Report.model_validate(answer)
@@ -55,21 +45,14 @@ def _too_much(what: str) -> str:
     return f"the audit of this log {what}; give fewer files or fewer replays, or run `./pilot audit` on your machine"
 
 
-def main() -> None:
-    """The inside of the child."""
-    from pipeline.lifeline import die_with
-    from pipeline.sandbox.limits import enter
-
-    told = json.loads(sys.stdin.buffer.read())
-    die_with(told["parent"])
-    limits = Limits(**told["limits"])
-    enter(limits)
+def inside(work: str, _: IO[bytes]) -> str:
+    """In the sandbox."""
+    told = json.loads(work)
     try:
         from pipeline.audit.study import study
 
-        answer = study(Path(told["path"]), AuditSettings.model_validate(told["settings"])).model_dump_json()
+        return study(Path(told["path"]), AuditSettings.model_validate(told["settings"])).model_dump_json()
     except BadLog as error:
-        answer = json.dumps({"error": str(error)})
+        return json.dumps({"error": str(error)})
     except MemoryError:
-        answer = json.dumps({"error": _too_much(f"takes more than {limits.memory_mb:,} MiB")})
-    sys.stdout.write(answer)
+        return json.dumps({"error": _too_much("takes more memory than it may have")})

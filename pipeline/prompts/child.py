@@ -1,31 +1,27 @@
-"""Files from outside are read in a process of their own: bounded in memory and time, without our environment. Whatever
-a file does to the reader, the process that asked goes on."""
+"""Files from outside are read apart (pipeline.sandbox.apart), in the sandbox. Whatever a file does to the reader, the
+process that asked goes on."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
+from typing import IO
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from pipeline.config import ROOT, MappingName, parse_reward
-from pipeline.lifeline import die_with
-from pipeline.prompts.convert import write_jsonl
+from pipeline.config import MappingName, parse_reward
+from pipeline.prompts.convert import line_of
+from pipeline.prompts.lengths import FILES
 from pipeline.prompts.mappings import layout
 from pipeline.prompts.report import PromptReport, Questions, examine
 from pipeline.prompts.types import FileFault
-from pipeline.sandbox import clean_environment
-from pipeline.sandbox.limits import Limits, enter
+from pipeline.sandbox.apart import ReaderFailed, read_apart
+from pipeline.sandbox.limits import Limits
 
 MEMORY_MB = 4096
 SECONDS = 300.0
-_MAX_REPLY = 1 << 22
 
 
 class Job(BaseModel):
@@ -42,7 +38,6 @@ class Job(BaseModel):
     against: Path | None = None
     reward: dict[str, object] | None = None
     model: Path | None = None
-    parent: int = 0
 
 
 class Read(BaseModel):
@@ -54,31 +49,34 @@ class Read(BaseModel):
 
 
 def read(job: Job) -> Read:
-    """In a child. Raises FileFault: it took too long, too much memory, or the reader broke down."""
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipeline.prompts.child import main; main()"
-    told = job.model_copy(update={"parent": os.getpid()}).model_dump_json()
-    with tempfile.TemporaryFile() as reply:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", start], stdin=subprocess.PIPE, stdout=reply, stderr=subprocess.DEVNULL,
-            env=clean_environment(), start_new_session=True,
-        )  # fmt: skip
-        try:
-            process.communicate(told.encode(), timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise FileFault(f"takes over {SECONDS:g} s to read; split it") from None
-        reply.seek(0)
-        answer = reply.read(_MAX_REPLY)
-    if process.returncode != 0:
+    """Apart: the reader sees the file, `against` and the files of a tokenizer in `model`, and nothing else of ours.
+
+    Raises FileFault: it took too long, too much memory, or the reader broke down. Raises NoSandbox, OSError.
+    """
+    readable = [job.path, *([job.against] if job.against else [])]
+    if job.model is not None:
+        readable += [job.model / name for name in FILES if os.path.isfile(job.model / name)]
+    job.path.chmod(0o644)  # when we are root, who reads it is not us
+    limits = Limits(memory_mb=MEMORY_MB, processes=256, files_mb=2048, open_files=1024, cpu_s=int(SECONDS) + 1)
+    try:
+        told = read_apart("pipeline.prompts.child", job.model_dump_json(), readable, limits, SECONDS, job.out)
+        report = PromptReport.model_validate_json(told)
+    except ReaderFailed as error:
+        if error.seconds is not None:
+            raise FileFault(f"takes over {error.seconds:g} s to read; split it") from None
         raise FileFault("broke the reader, or needs more memory than a file may take; split it") from None
-    return Read.model_validate_json(answer)
+    except ValidationError:
+        raise FileFault("broke the reader") from None
+    if job.out is None or not report.accepted:
+        return Read(report=report)
+    with job.out.open("rb") as written:
+        version = hashlib.file_digest(written, "sha256").hexdigest()[:16]
+    return Read(report=report, version=version, n_bytes=job.out.stat().st_size)
 
 
-def main() -> None:
-    job = Job.model_validate_json(sys.stdin.buffer.read())
-    die_with(job.parent)
-    enter(Limits(memory_mb=MEMORY_MB, files_mb=2048, cpu_s=int(SECONDS)))
+def inside(work: str, out: IO[bytes]) -> str:
+    """In the sandbox: the report as JSON; accepted prompts go to `out`, sorted by id, so that equal sets are equal."""
+    job = Job.model_validate_json(work)
     by = dataclasses.replace(layout("plain"), prompt=job.prompt_key, answer=job.answer_key, own_tags=job.tags_key,
                              reward=job.reward_key) if job.mapping == "plain" else layout(job.mapping)  # fmt: skip
     ask = Questions(
@@ -87,9 +85,7 @@ def main() -> None:
         model=job.model,
     )
     report, prompts = examine([job.path], by, ask)
-    done = Read(report=report)
-    if report.accepted and job.out is not None:
-        write_jsonl(tuple(prompts), job.out)
-        content = job.out.read_bytes()
-        done = Read(report=report, version=hashlib.sha256(content).hexdigest()[:16], n_bytes=len(content))
-    sys.stdout.write(json.dumps(done.model_dump(mode="json")))
+    if report.accepted:
+        for prompt in sorted(prompts, key=lambda p: p.id):
+            out.write(line_of(prompt).encode() + b"\n")
+    return report.model_dump_json()

@@ -9,6 +9,9 @@ from typing import Any
 
 from pipeline.prompts.types import FileFault, Prompt
 
+FILES = ("tokenizer.json", "tokenizer_config.json", "config.json", "chat_template.jinja")
+"""What it reads of a model folder."""
+
 
 class Lengths:
     """limit: the model's context, in tokens; None when its config names none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -268,7 +269,7 @@ def unusable(reward: RewardConfig, answers: Sequence[str]) -> Iterable[str | Non
     for part in parts_of(reward)[0]:
         asked = [Response("\\boxed{\\operatorname{nothing}_{7919}}", answer) for answer in answers]
         if isinstance(part.reward, MathReward):
-            with Scorer(part.reward) as scorer:
+            with Scorer(part.reward, workers=min(8, os.cpu_count() or 1)) as scorer:
                 verdicts = [score.parts["math"] for score in scorer.score(asked)]
             found = [v.why if v.failed else None for v in verdicts]
         else:  # a look says what is wrong with a reference; code and tasks are not run for that

@@ -22,14 +22,14 @@ PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "OPENBLAS_CORETY
 """Environment variables that reward processes get; the last one lets a supervisor find them."""
 
 _START_S = 60.0
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
 _FIRST_USER = 0x70000000  # beyond the ids that systems, containers and user namespaces hand out
 _numbers = itertools.count()
 
 
 def command(limits: Limits, readable: Sequence[Path] = ()) -> list[str]:
-    """What to put before a command line that starts with this Python. `readable` folders can be read, nothing else of
-    ours but pipeline/. Raises ValueError when there is no bubblewrap."""
+    """What to put before a command line that starts with this Python. `readable` files and folders can be read, nothing
+    else of ours but pipeline/. Raises ValueError when there is no bubblewrap."""
     words = [
         _bubblewrap(), "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
         "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev",
@@ -39,23 +39,29 @@ def command(limits: Limits, readable: Sequence[Path] = ()) -> list[str]:
         words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]  # to give up being root
     else:
         words += ["--unshare-user"]
-    for path in _SYSTEM:
+    for path in SYSTEM:
         if os.path.islink(path):
             words += ["--symlink", os.readlink(path), path]
         else:
             words += ["--ro-bind-try", path, path]
-    for folder in dict.fromkeys((Path(sys.base_prefix), Path(sys.prefix), ROOT / "pipeline", *readable)):
-        for parent in reversed(folder.parents[:-1]):  # made for everyone: who comes in may be nobody
+    for place in dict.fromkeys((*ours(), *readable)):
+        for parent in reversed(place.parents[:-1]):  # made for everyone: who comes in may be nobody
             words += ["--perms", "0755", "--dir", str(parent)] if parent != Path("/tmp") else []
-        words += ["--ro-bind", str(folder), str(folder)]
+        words += ["--ro-bind", str(place), str(place)]
     # Not even the empty places in between may be filled: only /tmp has a bound.
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--setenv", "HOME", "/tmp", "--chdir", "/tmp"]
+
+
+def ours() -> tuple[Path, ...]:
+    """What every sandbox can read of this machine besides the system: this Python, its packages, pipeline/."""
+    return Path(sys.base_prefix), Path(sys.prefix), ROOT / "pipeline"
 
 
 def clean_environment() -> dict[str, str]:
     """What a reward process may know of our environment."""
     passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return passed | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+    return passed | one_thread | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def new_user() -> int:

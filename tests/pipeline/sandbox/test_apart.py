@@ -1,0 +1,83 @@
+"""Readers of files from outside see these files and nothing else of ours, in bubblewrap and behind the fence."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.sandbox import ROOT, apart
+from pipeline.sandbox.limits import Limits
+
+LIMITS = Limits(memory_mb=1024, processes=64, files_mb=1, open_files=256, cpu_s=60)
+MODULE = "tests.pipeline.sandbox.prober"
+
+
+@pytest.fixture(params=["bubblewrap", "fence"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    def refuse() -> None:
+        raise ValueError("not here")
+
+    if request.param == "fence":
+        monkeypatch.setattr(apart, "bubblewrap_keeps", refuse)
+    return str(request.param)
+
+
+def run(told: dict[str, Any], readable: list[Path], out: Path | None = None, seconds: float = 60) -> str:
+    return apart.read_apart(MODULE, json.dumps(told), [ROOT / "tests", *readable], LIMITS, seconds, out)
+
+
+def test_a_reader_reaches_nothing_of_ours(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://secret-of-ours")
+    secret, beside, readable = tmp_path / "secret", tmp_path / "upload" / "other", tmp_path / "upload" / "file"
+    readable.parent.mkdir()
+    for path in (secret, beside, readable):
+        path.write_text("secret-of-ours")
+    (tmp_path / "link").symlink_to(secret)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(tmp_path / "socket"))
+        unix.listen()
+        told = {
+            "secrets": [str(p) for p in (secret, beside, tmp_path / "link", ROOT / "pyproject.toml", "/etc/passwd")],
+            "folders": [str(p) for p in (tmp_path, readable.parent, ROOT, ROOT / "pipeline", "/dev/shm", "/")],
+            "port": server.getsockname()[1],
+            "unix": str(tmp_path / "socket"),
+            "parent": os.getpid(),
+            "memory_mb": LIMITS.memory_mb,
+        }
+        found = json.loads(run(told, [readable], tmp_path / "out"))
+        assert found == {"self": [], "child": []}
+        assert (tmp_path / "out").read_text() == "written" and not list(tmp_path.rglob("mark"))
+        # The same question finds what may be read: the test would notice.
+        told["secrets"] = [str(readable)]
+        assert json.loads(run(told, [readable])) == {"self": [f"read {readable}"], "child": [f"read {readable}"]}
+
+
+def test_one_that_hangs_or_dies_is_told(way: str) -> None:
+    with pytest.raises(apart.ReaderFailed) as caught:
+        run({"end": "hang"}, [], seconds=2)
+    assert caught.value.seconds == 2
+    with pytest.raises(apart.ReaderFailed) as caught:
+        run({"end": "exit"}, [])
+    assert caught.value.seconds is None
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a machine of two names")
+def test_where_neither_holds_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ValueError("no bubblewrap")
+
+    monkeypatch.setattr(apart, "bubblewrap_keeps", refuse)
+    libc = ctypes.CDLL(None)
+    before = libc.personality(0x0008)  # the kernel calls its machine by another name, here and in our children
+    try:
+        with pytest.raises(apart.NoSandbox, match="no bubblewrap; and no fence: no Landlock and seccomp for"):
+            run({}, [])
+    finally:
+        libc.personality(before)
