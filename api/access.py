@@ -20,7 +20,7 @@ from api.problems import CHALLENGE, ApiProblem
 from db import audit, tokens
 from db.models import SCOPES
 
-OPEN: Final = ("/healthz", "/readyz", "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc")
+OPEN: Final = ("/healthz", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js")
 """What anybody may ask: whether the platform is well, and what its API looks like."""
 
 

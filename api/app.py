@@ -9,7 +9,7 @@ import anyio.to_thread
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from api import openapi
+from api import openapi, reference
 from api.guard import Guard
 from api.metrics import Metrics
 from api.problems import HANDLED, UPLOAD_LIMIT, ApiProblem, answer
@@ -57,6 +57,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version="1",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.settings = settings
     app.state.engine = engine
@@ -87,4 +89,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             expose_headers=["etag", "idempotency-replayed", "location", "retry-after", "x-request-id"],
         )
     openapi.complete(app)
+    reference.add_to(app)
     return app

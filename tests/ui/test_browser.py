@@ -262,6 +262,20 @@ def test_every_page_fits(
     context.close()
 
 
+def test_the_reference_of_the_api_needs_no_network(watched: Watched, api: ApiServer, tmp_path: Path) -> None:
+    page = watched.page
+    answer = page.goto(f"{api.url}/docs")
+    assert answer is not None and "default-src 'none'" in answer.headers["content-security-policy"]
+    expect(page.locator(".opblock").first).to_be_visible()
+    page.locator("#operations-runs-list_runs button.opblock-summary-control").click()
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute", exact=True).click()
+    expect(page.locator(".live-responses-table .response .response-col_status")).to_contain_text("401")
+    page.screenshot(path=tmp_path / "reference.png")
+    (refused,) = (error for error in watched.errors if "/api/v1/runs" in error and "401" in error)
+    watched.errors.remove(refused)
+
+
 def test_the_dashboard_is_small(process: tuple[str, int], watched: Watched, running: Story) -> None:
     """Resident memory after a page was used; the whole idle platform has 700 MB."""
     url, pid = process
