@@ -378,13 +378,13 @@ class Client:
     def presets(self) -> list[Preset]:
         return self._read(_presets, self._send("GET", "/api/v1/presets"))
 
-    def upload_prompts(self, name: str, file: str, content: bytes, **query: str | None) -> PromptSetDetail:
-        """Adds a file of prompts as a version of the set `name`. query: mapping, prompt_key and so on, reward, against,
-        model. ApiError 422 counts every fault and names the first rows of each kind."""
+    def upload_prompts(self, name: str, file: str, content: bytes, **query: str | list[str] | None) -> PromptSetDetail:
+        """Adds a file of prompts as a version of the set `name`. query: mapping, prompt_key and so on, reward, rewards,
+        against, model. ApiError 422 counts every fault and names the first rows of each kind."""
         params = {"name": name, "file": file, **query}
         return self._call(PromptSetDetail, "POST", "/api/v1/prompt-sets", params=params, content=content, wait=320)
 
-    def check_prompts(self, file: str, content: bytes, **query: str | None) -> PromptReport:
+    def check_prompts(self, file: str, content: bytes, **query: str | list[str] | None) -> PromptReport:
         """What upload_prompts would find. Nothing is kept."""
         params = {"file": file, **query}
         return self._call(PromptReport, "POST", "/api/v1/prompt-sets/check", params=params, content=content, wait=320)

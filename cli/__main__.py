@@ -365,13 +365,19 @@ def data_validate(
     against_mapping: Annotated[str, typer.Option("--eval-mapping", help="Which columns that one has.")] = "plain",
     model: Annotated[Path | None, typer.Option(help="Count tokens as this model folder does.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt; the model's context if unset.")] = None,
-    reward: Annotated[str | None, typer.Option(help="Check that this reward can use the reference answers.")] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[ROW'S=]REWARD",
+            help="Check that this reward can use the reference answers; letter=choice: those of rows that name letter.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell everything that is wrong with a file of prompts, by row. Ends with 1 when it would not be accepted."""
     from cli.data import validated
 
-    report = validated(source, mapping, against, against_mapping, model, max_tokens, reward)
+    report = validated(source, mapping, against, against_mapping, model, max_tokens, reward or [])
     print(report.model_dump_json(indent=2) if as_json else report.text(source))
     raise typer.Exit(0 if report.accepted else 1)
 

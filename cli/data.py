@@ -42,13 +42,15 @@ def validated(
     against_mapping: str,
     model: Path | None,
     max_tokens: int | None,
-    reward: str | None,
+    rewards: Sequence[str],
 ) -> PromptReport:
-    """Raises Failure for what is wrong with the question; what is wrong with the file is in the report."""
+    """rewards: NAME for all rows but those that name a reward, ROW'S=NAME for those. Raises Failure for what is wrong
+    with the question; what is wrong with the file is in the report."""
     try:
+        named = {of: parse_reward({"name": name}) for of, _, name in (r.rpartition("=") for r in rewards)}
         return examine_source(
             source, mapping, against, against_mapping, model=model, max_tokens=max_tokens,
-            reward=None if reward is None else parse_reward({"name": reward}),
+            reward=named.pop("", None), rewards=named,
         )  # fmt: skip
     except (ConfigProblems, FileFault) as error:
         raise Failure(str(error), WRONG_USE) from None

@@ -49,6 +49,7 @@ _BODY: Final[dict[str, Any]] = {
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
+_ROWS_REWARD: Final = r"^[^=\x00-\x1f\x7f]+=(exact|numeric|gsm8k|math|choice|code|reasoning_gym)$"
 _NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SetName = Annotated[str, Path(pattern=_NAME, description="Name of the set.", examples=["gsm8k"])]
 Version = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="Its version.", examples=["9a3eda8c4b317c79"])]
@@ -68,6 +69,12 @@ class FileQuery(BaseModel):
     reward_key: CleanText = Field("reward", min_length=1, max_length=200, description="As data.reward_key.")
     reward: Literal["exact", "numeric", "gsm8k", "math", "choice", "code", "reasoning_gym"] | None = Field(
         None, description="Check that this reward can use the reference answers.", examples=["math"]
+    )
+    rewards: list[Annotated[str, Field(max_length=120, pattern=_ROWS_REWARD)]] = Field(
+        [],
+        max_length=20,
+        description="What rows mean by the name of a reward that they give, where it is not the reward's own.",
+        examples=[["letter=choice"]],
     )
     against: CleanText | None = Field(
         None, max_length=100, description="Find prompts that are in this set, too.", examples=["set:NAME@VERSION"]
@@ -246,6 +253,7 @@ async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> 
         out=folder / "prompts.jsonl",
         against=against,
         reward=None if query.reward is None else {"name": query.reward},
+        rewards={of: {"name": name} for of, _, name in (pair.partition("=") for pair in query.rewards)},
         model=None if query.model is None else resolve(query.model),
         **query.model_dump(include={"mapping", "prompt_key", "answer_key", "tags_key", "reward_key"}),
     )

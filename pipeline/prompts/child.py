@@ -26,7 +26,7 @@ SECONDS = 300.0
 
 class Job(BaseModel):
     """path: the file, whose name's ending tells its format. out: where the prompts are written if they are accepted, as
-    JSONL in our columns, sorted by id. against, model: as in report.Questions; reward: a reward section of a config."""
+    JSONL in our columns, sorted by id. against, model: as in report.Questions; reward, rewards: as sections of a config."""
 
     path: Path
     mapping: MappingName = "plain"
@@ -37,6 +37,7 @@ class Job(BaseModel):
     out: Path | None = None
     against: Path | None = None
     reward: dict[str, object] | None = None
+    rewards: dict[str, dict[str, object]] = {}
     model: Path | None = None
 
 
@@ -82,6 +83,7 @@ def inside(work: str, out: IO[bytes]) -> str:
     ask = Questions(
         against=[job.against] if job.against else (),
         reward=parse_reward(job.reward) if job.reward else None,
+        rewards={name: parse_reward(reward) for name, reward in job.rewards.items()},
         model=job.model,
     )
     report, prompts = examine([job.path], by, ask)

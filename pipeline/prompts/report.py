@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, Field
 
-from pipeline.config import MappingName
+from pipeline.config import ConfigProblems, MappingName, parse_reward
 from pipeline.prompts.convert import checked_mapping
 from pipeline.prompts.lengths import Lengths
 from pipeline.prompts.load import read_prompts
@@ -95,11 +95,14 @@ class PromptReport(BaseModel):
 @dataclass
 class Questions:
     """What to look for besides the file itself. against: files of the other side (train or held-out), in the columns of
-    against_mapping. model: a model folder, for lengths; max_tokens: unset means the model's context."""
+    against_mapping. rewards: what rows mean by the names of rewards that they give; one that is not there and is the
+    name of a reward means that one with its defaults. model: a model folder, for lengths; max_tokens: unset means the
+    model's context."""
 
     against: Sequence[Path] = ()
     against_mapping: MappingName = "plain"
     reward: RewardConfig | None = None
+    rewards: Mapping[str, RewardConfig] = field(default_factory=dict)
     model: Path | None = None
     max_tokens: int | None = None
     system: str | None = None
@@ -184,6 +187,7 @@ def examine_source(
     model: Path | None,
     max_tokens: int | None,
     reward: RewardConfig | None,
+    rewards: Mapping[str, RewardConfig],
 ) -> PromptReport:
     """`pilot data validate`: sources as configs write them, paths from the current folder. Raises ConfigProblems for an
     unknown mapping, FileFault for a source that is not there."""
@@ -195,6 +199,7 @@ def examine_source(
         against=found(against) if against is not None else (),
         against_mapping=checked_mapping(against_mapping),
         reward=reward,
+        rewards=rewards,
         model=model,
         max_tokens=max_tokens,
     )
@@ -254,12 +259,31 @@ def _too_long(placed: _Placed, ask: Questions, findings: _Findings) -> int | Non
 
 
 def _bad_answers(placed: _Placed, ask: Questions, findings: _Findings) -> None:
-    if ask.reward is None:
-        return
-    own = [(row, prompt) for row, prompt in placed if prompt.reward is None]
-    for (row, prompt), why in zip(own, unusable(ask.reward, [p.answer for _, p in own]), strict=True):
-        if why is not None:
-            findings.add("bad_answer", row, f"{why}: {prompt.answer[:120]!r}")
+    """Each answer by the reward that its row names, else by `ask.reward`."""
+    by_reward: dict[str | None, list[tuple[str, Prompt]]] = {}
+    for row, prompt in placed:
+        by_reward.setdefault(prompt.reward, []).append((row, prompt))
+    unknown = []
+    for name, own in by_reward.items():
+        reward = ask.reward if name is None else ask.rewards.get(name) or _usual(name)
+        if reward is None:
+            unknown += [f"{len(own):,} name {name!r}"] if name is not None else []
+            continue
+        by = "" if name is None else f"by the reward {name!r}: "
+        for (row, prompt), why in zip(own, unusable(reward, [p.answer for _, p in own]), strict=True):
+            if why is not None:
+                findings.add("bad_answer", row, f"{by}{why}: {prompt.answer[:120]!r}")
+    if unknown:
+        raise FileFault(f"reference answers of rows whose reward is not known here ({', '.join(unknown[:5])}); say what "
+                        "it is, such as letter=choice")  # fmt: skip
+
+
+def _usual(name: str) -> RewardConfig | None:
+    """The reward of that name with its defaults; None when there is none."""
+    try:
+        return parse_reward({"name": name})
+    except ConfigProblems:
+        return None
 
 
 def unusable(reward: RewardConfig, answers: Sequence[str]) -> Iterable[str | None]:

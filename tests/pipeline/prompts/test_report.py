@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ ROWS = [
 ]
 
 
-def write(path: Path, rows: list[dict[str, str]]) -> str:
+def write(path: Path, rows: Sequence[Mapping[str, str]]) -> str:
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return str(path)
 
@@ -43,7 +44,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         write(tmp_path / "a.jsonl", ROWS),
         write(tmp_path / "b.jsonl", [{"prompt": "WHAT IS two?", "answer": "2"}]),
     )
-    report = validated(source, "plain", other, "plain", POLICY, 256, "numeric")
+    report = validated(source, "plain", other, "plain", POLICY, 256, ["numeric"])
     assert {f.kind: [row.row for row in f.rows] for f in report.findings} == {
         "no_answer": ["8"], "repeated": ["6"], "contradicting": ["7"], "held_out": ["2", "3"], "alike": ["3"],
         "too_long": ["5"], "bad_answer": ["3"], "replaced": ["4"],
@@ -51,12 +52,12 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert not report.accepted and (report.n_rows, report.n_prompts) == (8, 5)
     words = report.text("a.jsonl")
     assert "row 7: is in row 1, too, with the answer '2', here '3'" in words and words.endswith("\n\nnot accepted")
-    only_warnings = validated(write(tmp_path / "c.jsonl", ROWS[:5]), "plain", other, "plain", POLICY, 256, "numeric")
+    only_warnings = validated(write(tmp_path / "c.jsonl", ROWS[:5]), "plain", other, "plain", POLICY, 256, ["numeric"])
     assert only_warnings.accepted and not any(f.refuses for f in only_warnings.findings)
     with pytest.raises(Failure, match="unknown; known: plain, verl"):
-        validated(source, "mnist", None, "plain", None, None, None)
+        validated(source, "mnist", None, "plain", None, None, [])
     assert "not checked: prompt lengths: the model's tokenizer cannot be read" in validated(
-        source, "plain", None, "plain", tmp_path, None, None
+        source, "plain", None, "plain", tmp_path, None, []
     ).text("a")
 
 
@@ -77,6 +78,22 @@ def test_answers_that_a_reward_cannot_use() -> None:
     assert [w is None for w in unusable(ChoiceReward(), ["B", "(c)", "7"])] == [True, True, False]
     assert [w is None for w in unusable(CodeReward(), ["assert f() == 1", "{"])] == [True, False]
     assert [w is None for w in unusable(MathReward(timeout_s=20), ["\\frac{1}{2}", "x" * 1001])] == [True, False]
+
+
+def test_rows_that_name_a_reward_are_checked_by_it(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": "four"}, {"prompt": "b", "answer": "B", "reward": "letter"},
+            {"prompt": "c", "answer": "7", "reward": "letter"}, {"prompt": "d", "answer": "no", "reward": "code"},
+            {"prompt": "e", "answer": "1", "reward": "mine"}]  # fmt: skip
+    source = write(tmp_path / "a.jsonl", rows)
+    report = validated(source, "plain", None, "plain", None, None, ["numeric", "letter=choice"])
+    (found,) = report.findings
+    assert report.accepted and [row.row for row in found.rows] == ["1", "3", "4"]
+    assert "by the reward 'letter': the reference answer has no letter" in found.rows[1].message
+    assert "not known here (1 name 'mine'); say what it is" in report.unchecked[0]
+    alone = validated(source, "plain", None, "plain", None, None, [])
+    assert [row.row for row in alone.findings[0].rows] == ["4"], "a name that is a reward's own needs no explanation"
+    with pytest.raises(Failure, match="unknown reward 'chioce'"):
+        validated(source, "plain", None, "plain", None, None, ["letter=chioce"])
 
 
 def test_converted_by_the_command(tmp_path: Path) -> None:
