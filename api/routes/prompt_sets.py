@@ -7,6 +7,7 @@ writes what it accepts as JSONL. That file appears in its place whole, then the 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from sqlalchemy.orm import Session
 from api import cursors
 from api.access import Caller, Runner
 from api.dependencies import CleanText, Reading, Writing
+from api.forms import FormRefused, OneFile, is_form
 from api.openapi import problems
 from api.problems import ApiProblem, refused
 from api.schemas import PromptSetDetail, PromptSetOut, PromptSetPage, PromptSetRows, RunUsing
@@ -45,10 +47,20 @@ _readers = anyio.CapacityLimiter(_AT_A_TIME)
 _BODY: Final[dict[str, Any]] = {
     "requestBody": {
         "required": True,
-        "description": f"The file as it is, at most {MAX_UPLOAD >> 20} MiB.",
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "description": f"The file as it is, or as the one file of a form, at most {MAX_UPLOAD >> 20} MiB.",
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                    "required": ["file"],
+                }
+            },
+        },
     }
 }
+_FILE: Final = r"^[^/\\\x00-\x1f\x7f]+$"
 _ROWS_REWARD: Final = r"^[^=\x00-\x1f\x7f]+=(exact|numeric|gsm8k|math|choice|code|reasoning_gym)$"
 _NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SetName = Annotated[str, Path(pattern=_NAME, description="Name of the set.", examples=["gsm8k"])]
@@ -57,9 +69,10 @@ Version = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="Its versio
 
 class FileQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    file: str = Field(
-        min_length=1, max_length=200, pattern=r"^[^/\\\x00-\x1f\x7f]+$",
-        description="Name of the file; its ending (.jsonl, .json, .csv, .parquet) tells the format.",
+    file: str | None = Field(
+        None, min_length=1, max_length=200, pattern=_FILE,
+        description="Name of the file; its ending (.jsonl, .json, .csv, .parquet) tells the format. Unset: the name in "
+        "the form.",
         examples=["train.jsonl"],
     )  # fmt: skip
     mapping: MappingName = Field("plain", description="Which columns hold prompt and answer, as data.mapping.")
@@ -117,10 +130,10 @@ async def upload_prompt_set(
     The same prompts in another order or format are the same version, and answer 200.
     """
     with _scratch() as folder:
-        done = await _read_upload(query, request, folder)
+        done, file = await _read_upload(query, request, folder)
         if not done.report.accepted:
             raise _not_accepted(done.report)
-        stored, new = await run_in_threadpool(_store, session, caller, query, done, folder)
+        stored, new = await run_in_threadpool(_store, session, caller, query, file, done, folder)
     response.status_code = 201 if new else 200
     return stored
 
@@ -134,7 +147,7 @@ async def upload_prompt_set(
 async def check_prompts(query: Annotated[FileQuery, Query()], request: Request) -> PromptReport:
     """What uploading a file would find, and its first prompts. Nothing is kept."""
     with _scratch() as folder:
-        return (await _read_upload(query, request, folder)).report
+        return (await _read_upload(query, request, folder))[0].report
 
 
 @router.get("", operation_id="list_prompt_sets", responses=problems("invalid-request"))
@@ -230,24 +243,33 @@ def _scratch() -> Iterator[FilePath]:
         raise ApiProblem("storage-failed", f"{error.strerror or error}. Tell whoever runs the platform.") from None
 
 
-async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> Read:
-    suffix = FilePath(query.file).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise refused("query.file", query.file, f"files end in {', '.join(_SUFFIXES)}; unpack an archive first")
+async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> tuple[Read, str]:
+    """What its reader says, and the file's name."""
     against = _against(query.against)
-    path = folder / f"upload{suffix}"
-    size = 0
-    with path.open("wb") as file:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > MAX_UPLOAD:
-                raise ApiProblem(
-                    "body-too-large",
-                    f"At most {MAX_UPLOAD >> 20} MiB are accepted. Put a larger file on storage that the workers "
-                    "share, and name its path in the config.",
-                    headers={"Connection": "close"},
-                )
-            file.write(chunk)
+    arriving = folder / "arriving"
+    try:
+        name = query.file or ""
+        with arriving.open("wb") as file:
+            content_type = request.headers.get("content-type", "")
+            form = OneFile(content_type, file) if is_form(content_type) else None
+            if form is None:
+                _suffix(name)  # rather now than after 256 MiB
+            size = 0
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > MAX_UPLOAD:
+                    raise ApiProblem(
+                        "body-too-large",
+                        f"At most {MAX_UPLOAD >> 20} MiB are accepted. Put a larger file on storage that the workers "
+                        "share, and name its path in the config.",
+                        headers={"Connection": "close"},
+                    )
+                (form or file).write(chunk)
+            if form is not None:
+                name = query.file or form.finish()
+    except FormRefused as error:
+        raise refused("body", content_type[:200], str(error)) from None
+    path = arriving.rename(folder / f"upload{_suffix(name)}")
     job = Job(
         path=path,
         out=folder / "prompts.jsonl",
@@ -258,11 +280,19 @@ async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> 
         **query.model_dump(include={"mapping", "prompt_key", "answer_key", "tags_key", "reward_key"}),
     )
     try:
-        return await anyio.to_thread.run_sync(read, job, limiter=_readers)
+        return await anyio.to_thread.run_sync(read, job, limiter=_readers), name
     except FileFault as error:
         raise ApiProblem("invalid-prompts", f"The file {error}.") from None
     except NoSandbox as error:
         raise ApiProblem("no-sandbox", f"Files cannot be read here: {error}. Tell whoever runs the platform.") from None
+
+
+def _suffix(name: str) -> str:
+    suffix = FilePath(name).suffix.lower()
+    if suffix not in _SUFFIXES or not re.fullmatch(_FILE, name) or len(name) > 200:
+        message = f"name the file; files end in {', '.join(_SUFFIXES)}; unpack an archive first"
+        raise refused("query.file", name[:200] or None, message)
+    return suffix
 
 
 def _against(ref: str | None) -> FilePath | None:
@@ -291,7 +321,7 @@ def _not_accepted(report: PromptReport) -> ApiProblem:
 
 
 def _store(
-    session: Session, caller: Caller, query: UploadQuery, done: Read, folder: FilePath
+    session: Session, caller: Caller, query: UploadQuery, file: str, done: Read, folder: FilePath
 ) -> tuple[PromptSetDetail, bool]:
     assert done.version is not None, "an accepted file has a version"
     ref = SetRef(query.name, done.version)
@@ -301,7 +331,7 @@ def _store(
             session,
             name=ref.name,
             version=ref.version,
-            file=query.file,
+            file=file,
             mapping=query.mapping,
             n_prompts=done.report.n_prompts,
             n_bytes=done.n_bytes,

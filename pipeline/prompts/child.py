@@ -26,7 +26,7 @@ SECONDS = 300.0
 
 class Job(BaseModel):
     """path: the file, whose name's ending tells its format. out: where the prompts are written if they are accepted, as
-    JSONL in our columns, sorted by id. against, model: as in report.Questions; reward, rewards: as sections of a config."""
+    JSONL in our columns, sorted by id. against, model: as in report.Questions; reward, rewards: as in configs."""
 
     path: Path
     mapping: MappingName = "plain"

@@ -274,8 +274,8 @@ def _bad_answers(placed: _Placed, ask: Questions, findings: _Findings) -> None:
             if why is not None:
                 findings.add("bad_answer", row, f"{by}{why}: {prompt.answer[:120]!r}")
     if unknown:
-        raise FileFault(f"reference answers of rows whose reward is not known here ({', '.join(unknown[:5])}); say what "
-                        "it is, such as letter=choice")  # fmt: skip
+        named = ", ".join(unknown[:5])
+        raise FileFault(f"reference answers of rows whose reward is not known here ({named}); give letter=choice")
 
 
 def _usual(name: str) -> RewardConfig | None:

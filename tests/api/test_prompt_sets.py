@@ -95,7 +95,7 @@ def test_a_set_from_its_upload_to_its_end(
 
 
 def test_nothing_is_accepted_half(kept: Path, api: TestClient, tmp_path: Path) -> None:
-    rows = [*ROWS, ROWS[3], {"prompt": "5+5=", "answer": "11"}, {"prompt": "?"}, {"answer": "1"}]
+    rows: list[dict[str, Any]] = [*ROWS, ROWS[3], {"prompt": "5+5=", "answer": "11"}, {"prompt": "?"}, {"answer": "1"}]
     problem = upload(api, jsonl(rows) + b'\n{"prompt": "caf\xe9"}\n[1]', 422)
     assert problem["type"] == "/problems/invalid-prompts" and "1 rows without a reference answer" in problem["detail"]
     assert {e["field"]: e["message"].split(" (")[0] for e in problem["errors"]} == {
@@ -125,6 +125,37 @@ def test_nothing_is_accepted_half(kept: Path, api: TestClient, tmp_path: Path) -
     for path in ("..%2f..%2fetc/0123456789abcdef", "sums/..%2f..%2f..%2fx", "sums/0123456789abcdeX"):
         assert api.get(f"{URL}/{path}").status_code in (404, 422)
     assert [p for p in kept.rglob("*") if p.is_file()] == [] and api.get(URL).json()["prompt_sets"] == []
+
+
+def test_a_file_in_a_form(kept: Path, api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = jsonl(ROWS)
+    made = api.post(URL, params={"name": "sums"}, files={"file": ("Sums 1.jsonl", content)})
+    assert made.status_code == 201 and made.json()["file"] == "Sums 1.jsonl", made.text
+    again = upload(api, content, 200)
+    assert again["version"] == made.json()["version"], "the same bytes"
+    named = api.post(f"{URL}/check", params={"file": "b.csv"}, files={"f": ("a.jsonl", b"prompt,answer\r\n\r\na,1")})
+    assert named.json()["n_prompts"] == 1, named.text
+
+    def refusal(**body: Any) -> str:
+        answer = api.post(URL, params={"name": "sums"}, **body)
+        assert answer.status_code == 422 and answer.json()["type"] == "/problems/invalid-request", answer.text
+        return str(answer.json()["errors"][0]["message"])
+
+    assert "give all that is not the file in the address: ?mapping=" in refusal(
+        data={"mapping": "gsm8k"}, files={"file": ("a.jsonl", content)}
+    )
+    assert "several files" in refusal(files=[("f", ("a.jsonl", content)), ("g", ("b.jsonl", content))])
+    assert "name the file; files end in" in refusal(files={"file": ("../a.jsonl", content)})
+    assert "name the file" in refusal(content=content)
+    form = {"content-type": "multipart/form-data; boundary=b"}
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
+    assert "has no end" in refusal(content=part + content, headers=form)
+    assert "cannot be read as a form" in refusal(content=content, headers=form)
+    assert "has no file" in refusal(content=b"--b--\r\n", headers=form)
+    assert "and a boundary" in refusal(content=part, headers={"content-type": "multipart/form-data"})
+    assert "and a boundary" in refusal(content=part, headers={"content-type": "multipart/mixed; boundary=b"})
+    monkeypatch.setattr(routes, "MAX_UPLOAD", 1000)
+    assert api.post(URL, params={"name": "a"}, files={"file": ("a.jsonl", b"0" * 1001)}).status_code == 413
 
 
 def test_uploads_are_bounded(kept: Path, api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

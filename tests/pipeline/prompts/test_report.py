@@ -89,7 +89,7 @@ def test_rows_that_name_a_reward_are_checked_by_it(tmp_path: Path) -> None:
     (found,) = report.findings
     assert report.accepted and [row.row for row in found.rows] == ["1", "3", "4"]
     assert "by the reward 'letter': the reference answer has no letter" in found.rows[1].message
-    assert "not known here (1 name 'mine'); say what it is" in report.unchecked[0]
+    assert "not known here (1 name 'mine'); give letter=choice" in report.unchecked[0]
     alone = validated(source, "plain", None, "plain", None, None, [])
     assert [row.row for row in alone.findings[0].rows] == ["4"], "a name that is a reward's own needs no explanation"
     with pytest.raises(Failure, match="unknown reward 'chioce'"):
