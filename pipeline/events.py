@@ -75,6 +75,27 @@ class VisitRecord(NamedTuple):
     bucket: str
 
 
+MarkName = Literal["pin", "exclude", "clear", "retest"]
+
+
+class MarkRecord(NamedTuple):
+    """What somebody wishes for a prompt: pipeline.allocation.Mark says what each means. id: of the wish, rising."""
+
+    id: int
+    mark: MarkName
+    prompt_id: str
+
+
+class MarksApplied(Event):
+    """Marks that hold from `step` on, in the order in which they were applied. It is durable before the step begins:
+    an attempt that goes on from before the step applies them again before the same step.
+    """
+
+    type: Literal["marks_applied"] = "marks_applied"
+    step: int
+    marks: list[MarkRecord]
+
+
 class SamplingStarted(Event):
     """An inference pass of a step begins. rollouts, tokens: what it may sample at most.
 
@@ -182,6 +203,7 @@ class AttemptFinished(Event):
 AnyEvent = Annotated[
     AttemptStarted
     | PromptsLoaded
+    | MarksApplied
     | SamplingStarted
     | StepFinished
     | EvaluationFinished

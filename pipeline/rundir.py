@@ -1,6 +1,7 @@
 """A run directory as others read it: checkpoints, the trainer's log, and files to download. No torch, no NumPy.
 
 config.json                         the RunConfig
+marks.json                          marks of prompts that are wished for (pipeline.marks); the supervisor writes it
 attempts/<n>/events.jsonl           what the trainer told (pipeline.events)
 attempts/<n>/log/<offset>.log       what it printed, in segments named by the offset of their first byte
 checkpoints/step_000042/            whole checkpoints (pipeline.checkpoint)
@@ -17,6 +18,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+MARKS = "marks.json"
 _CHECKPOINT = re.compile(r"step_(\d{6,})")
 _SEGMENT = re.compile(r"(\d{15})\.log")
 

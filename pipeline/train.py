@@ -14,13 +14,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from pipeline.allocation import Allocator, Batch, Group, Plan
+from pipeline.allocation import Allocator, Batch, Group, Mark, Plan
 from pipeline.checkpoint import load_state, save_checkpoint
 from pipeline.config import RunConfig, load_config
 from pipeline.engines.build import Engine, build_engine
@@ -31,6 +32,8 @@ from pipeline.events import (
     CheckpointSaved,
     Count,
     EventLog,
+    MarkRecord,
+    MarksApplied,
     PromptRecord,
     PromptsLoaded,
     SamplingStarted,
@@ -39,6 +42,7 @@ from pipeline.events import (
     events_path,
     read_events,
 )
+from pipeline.marks import Wishes
 from pipeline.prompts import load_run_prompts
 from pipeline.rollouts import write_rollouts
 from pipeline.rundir import checkpoints, evaluation_folder
@@ -129,10 +133,12 @@ class Trainer:
         return AttemptFinished(outcome="stopped" if self.stop_requested else "succeeded", reason=reason, step=self.step)
 
     def _tell_start(self) -> None:
-        sampled_before = sampled_in_earlier_attempts(self.run_dir, self.attempt)
-        lost = add(count for step, count in sampled_before.live.items() if step > self.step)
-        lost = add((lost, sampled_before.unfinished))
-        self.spent = sampled_before.total
+        self.earlier = earlier_attempts(self.run_dir, self.attempt)
+        lost = add(count for step, count in self.earlier.live.items() if step > self.step)
+        lost = add((lost, self.earlier.unfinished))
+        self.spent = self.earlier.total
+        applied = (mark.id for marks in self.earlier.marks.values() for mark in marks)
+        self.wishes = Wishes(self.run_dir, self.train_set.prompts, applied)
         self.log.append(
             AttemptStarted(
                 attempt=self.attempt,
@@ -197,7 +203,22 @@ class Trainer:
         most_tokens = plan.n_rollouts * self.config.sampling.max_new_tokens
         self.log.append(SamplingStarted(step=self.step + 1, rollouts=plan.n_rollouts, tokens=most_tokens))
 
+    def _apply_marks(self) -> None:
+        """Marks that hold from the next step on: those that an earlier attempt applied before it; once beyond all that
+        earlier attempts began, those that are wished for now.
+        """
+        step = self.step + 1
+        again = step <= self.earlier.last_step
+        marks = self.earlier.marks.get(step, []) if again else self.wishes.new()
+        if not marks:
+            return
+        self.log.append(MarksApplied(step=step, marks=marks))
+        self.log.fsync()
+        for mark, some in groupby(marks, key=lambda record: record.mark):
+            self.allocator.mark([self.wishes.place[record.prompt_id] for record in some], Mark(mark))
+
     def _train_one_step(self) -> None:
+        self._apply_marks()
         recorder = Recorder(self.engine, self._tell_sampling)
         batch, stats = training_step(self.allocator, recorder, self.config, self._limit())
         self.engine.keep(self.allocator.waiting)
@@ -300,35 +321,43 @@ def add(counts: Any) -> Count:
     return total
 
 
-class Sampled:
+class Earlier:
     """What earlier attempts sampled: `total` of all their steps, and per step that still stands (`live`).
 
     unfinished: at most, of steps that they died in and that no attempt has booked as lost yet; in `total`, too.
+    marks: what they applied before each step. last_step: the last one that any of them began.
     """
 
     def __init__(self) -> None:
         self.total = Count()
         self.live: dict[int, Count] = {}
         self.unfinished = Count()
+        self.marks: dict[int, list[MarkRecord]] = {}
+        self.last_step = 0
 
 
-def sampled_in_earlier_attempts(run_dir: Path, attempt: int) -> Sampled:
-    sampled = Sampled()
+def earlier_attempts(run_dir: Path, attempt: int) -> Earlier:
+    found = Earlier()
     for earlier in range(1, attempt):
         path, under_way = events_path(run_dir, earlier), Count()
         for event, _ in read_events(path) if path.exists() else ():
             if isinstance(event, AttemptStarted):
-                sampled.live = {s: c for s, c in sampled.live.items() if s <= event.from_step}
-                sampled.unfinished = Count()
+                found.live = {s: c for s, c in found.live.items() if s <= event.from_step}
+                found.unfinished = Count()
+            elif isinstance(event, MarksApplied):
+                # Not forgotten where an attempt goes on from before it: that one may die before it comes so far.
+                found.marks[event.step] = event.marks
+                found.last_step = max(found.last_step, event.step)
             elif isinstance(event, SamplingStarted):
                 under_way = add((under_way, Count(rollouts=event.rollouts, tokens=event.tokens)))
+                found.last_step = max(found.last_step, event.step)
             elif isinstance(event, StepFinished):
                 under_way = Count()
-                sampled.live[event.step] = add(event.fates.values())
-                sampled.total = add((sampled.total, sampled.live[event.step]))
-        sampled.unfinished = add((sampled.unfinished, under_way))
-        sampled.total = add((sampled.total, under_way))
-    return sampled
+                found.live[event.step] = add(event.fates.values())
+                found.total = add((found.total, found.live[event.step]))
+        found.unfinished = add((found.unfinished, under_way))
+        found.total = add((found.total, under_way))
+    return found
 
 
 def main(run_dir: Path, attempt: int, seconds_before: float = 0.0) -> int:

@@ -15,17 +15,21 @@ import pytest
 from safetensors.numpy import load_file
 
 from pipeline.checkpoint import load_state
+from pipeline.config import load_config
 from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
     EvaluationFinished,
+    EventLog,
+    MarksApplied,
     PromptsLoaded,
     SamplingStarted,
     StepFinished,
     events_path,
     read_events,
 )
-from pipeline.rundir import checkpoints, evaluation_folder, saved
+from pipeline.prompts import load_run_prompts
+from pipeline.rundir import MARKS, checkpoints, evaluation_folder, saved
 
 BUNDLED = "pipeline/bundled/"
 
@@ -155,25 +159,50 @@ def check_evaluations(run_dir, found):
         assert hard.greedy_accuracy is None and 0 <= hard.majority <= 1
 
 
+def wish(folder, wishes):
+    """As a supervisor would: whole, and with wishes that were applied already as long as it has not heard of it."""
+    draft = folder / "marks.new"
+    draft.write_text(json.dumps({"marks": wishes}))
+    draft.replace(folder / MARKS)
+
+
+def wait_for_marks(folder, process, attempt):
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        if of(MarksApplied, events(folder, attempt)):
+            return
+        time.sleep(0.003)
+
+
 def test_killed_at_any_moment_and_resumed_is_bit_for_bit_the_same(run_dir, tmp_path):
-    """kill -9 at random moments, again and again, until the run ends: same decisions, weights and allocator state."""
+    """kill -9 at random moments, again and again, until the run ends: same decisions, weights and allocator state as
+    those of a run that was never killed and had the same marks before the same steps."""
     rng = random.Random(7)
-    code, output, whole = run(run_dir)
-    assert code == 0, output
-    other = tmp_path / "killed"
-    other.mkdir()
-    configure(other)
-    attempt, total, standing, unfinished = 1, 0, {}, 0
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    configure(killed)
+    ids = [p.id for p in load_run_prompts(load_config(killed / "config.json"))[0].prompts]
+    wishes = []
+    attempt, total, standing, unfinished, applied, told_again = 1, 0, {}, 0, {}, 0
     while True:
-        process = start(other, attempt)
+        process = start(killed, attempt)
         if attempt <= 4:
             # Within a step, between two, or while a checkpoint is being written.
-            wait_for_step(other, max(standing, default=0) + rng.randrange(1, 3), process, attempt)
-            time.sleep(rng.random() * 0.1)
+            wait_for_step(killed, max(standing, default=0) + rng.randrange(1, 3), process, attempt)
+            marks = ("exclude", "pin", "retest", "exclude", "retest", "clear")
+            wishes += [(len(wishes) + i, mark, rng.choice(ids)) for i, mark in enumerate(marks, 1)]
+            wish(killed, wishes)
+            if attempt % 2:
+                wait_for_marks(killed, process, attempt)
+            else:
+                time.sleep(rng.random() * 0.1)
             process.kill()
         code = process.wait(timeout=120)
         assert code in ((0, -signal.SIGKILL) if attempt <= 4 else (0,)), process.stdout.read()
-        found = events(other, attempt)
+        found = events(killed, attempt)
+        for e in of(MarksApplied, found):
+            told_again += e.step in applied
+            assert applied.setdefault(e.step, e.marks) == e.marks, "again before the same step"
         (started,) = of(AttemptStarted, found)
         lost = unfinished + sum(n for step, n in standing.items() if step > started.from_step)
         assert started.lost.rollouts == lost, "what is sampled again is booked as lost"
@@ -192,16 +221,49 @@ def test_killed_at_any_moment_and_resumed_is_bit_for_bit_the_same(run_dir, tmp_p
             break
         attempt += 1
     assert attempt > 2, "it was to be killed at least twice"
-    final = {e.step: e for a in range(1, attempt + 1) for e in of(StepFinished, events(other, a))}
-    for e in of(StepFinished, whole):
+    assert told_again, "a mark was to be lost with a step at least once"
+    given = [mark.id for marks in applied.values() for mark in marks]
+    assert given == list(range(1, len(given) + 1)) and len(given) >= 12, "each wish once, in order"
+    # The run that was never killed gets its marks as if an attempt before it had come nowhere but told of them.
+    journal = EventLog(events_path(run_dir, 1))
+    for step, marks in applied.items():
+        journal.append(MarksApplied(step=step, marks=marks))
+    journal.close()
+    code, output, whole = run(run_dir, 2)
+    assert code == 0, output
+    assert {e.step: e.marks for e in of(MarksApplied, whole)} == applied
+    expected = {e.step: e for e in of(StepFinished, whole)}
+    told = [e for a in range(1, attempt + 1) for e in of(StepFinished, events(killed, a))]
+    assert {e.step for e in told} == expected.keys() and len(told) > len(expected)
+    for e in told:  # those that were lost and made again, too
         same = {"visits", "moves", "fates", "buckets", "epoch"}
-        assert final[e.step].model_dump(include=same) == e.model_dump(include=same)
+        assert e.model_dump(include=same) == expected[e.step].model_dump(include=same)
         for name in ("loss", "grad_norm", "reward_variance", "entropy"):
-            assert final[e.step].metrics[name] == e.metrics[name]
-    (_, mine), (_, theirs) = checkpoints(other)[-1], checkpoints(run_dir)[-1]
+            assert e.metrics[name] == expected[e.step].metrics[name]
+    check_marks(whole)
+    (_, mine), (_, theirs) = checkpoints(killed)[-1], checkpoints(run_dir)[-1]
     a, b = load_file(mine / "policy" / "model.safetensors"), load_file(theirs / "policy" / "model.safetensors")
     assert all((a[k] == b[k]).all() for k in a) and a.keys() == b.keys()
     assert repr(load_state(mine)["allocator"]) == repr(load_state(theirs)["allocator"])
+
+
+def check_marks(found):
+    """Excluded prompts are not visited while they are; those to be tested again are, in the very step."""
+    excluded, retests = set(), set()
+    for e in found:
+        if isinstance(e, MarksApplied):
+            for record in e.marks:
+                if record.mark == "retest":
+                    retests |= {record.prompt_id} - excluded
+                    continue
+                retests -= {record.prompt_id}
+                excluded = excluded - {record.prompt_id} | ({record.prompt_id} if record.mark == "exclude" else set())
+        elif isinstance(e, StepFinished):
+            pilots = [v.prompt_id for v in e.visits if v.stage == "pilot"]
+            assert not excluded & {v.prompt_id for v in e.visits}
+            assert {*pilots[: len(retests)]} == retests
+            retests = set()
+    assert excluded
 
 
 def test_sigterm_finishes_the_step_and_a_new_attempt_goes_on(run_dir):
