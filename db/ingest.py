@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from db import marks
 from db.engine import DatabaseUnavailable
 from db.models import (
     BUCKETS,
@@ -91,6 +92,7 @@ def start(session: Session, run: Run, attempt: Attempt, from_step: int, n_train:
     session.execute(_FORGET_LATER_STATES, later)
     for table in (StepMetrics, Evaluation, PromptVisit, PromptMove, LedgerEntry):
         session.execute(sa.delete(table).where(table.run_id == run.id, table.step > from_step))
+    marks.take_back(session, run, from_step)
     if lost != (0, 0):
         entry = {"run_id": run.id, "attempt": attempt.attempt, "step": from_step, "fate": "lost"}
         session.execute(sa.insert(LedgerEntry), [{**entry, "rollouts": lost.rollouts, "tokens": lost.tokens}])

@@ -1,10 +1,10 @@
 """The tables. Every query on them lives in this package; nobody else writes SQL.
 
-Who owns what: the API inserts runs and asks for stops, and it alone knows tokens, the audit log, idempotency keys
-and webhooks; a worker announces its host's slots and claims leases with them; the supervisor that holds a run's lease
-writes attempts and everything ingested from events (datasets, prompts, step metrics, visits, moves, prompt states,
-ledger, evaluations). All times are the database's clock, in UTC, except the times of steps and evaluations, which are
-the trainer's.
+Who owns what: the API inserts runs, asks for stops and wishes for marks, and it alone knows tokens, the audit log,
+idempotency keys and webhooks; a worker announces its host's slots and claims leases with them; the supervisor that
+holds a run's lease writes attempts and everything ingested from events (datasets, prompts, step metrics, visits, moves,
+prompt states, ledger, evaluations, when marks were applied). All times are the database's clock, in UTC, except the
+times of steps and evaluations, which are the trainer's.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ FATES = (
     "downsampled", "stale", "discarded", "failed", "lost",
 )  # fmt: skip
 DEVICES = ("cpu", "cuda")
+MARKS = ("pin", "exclude", "clear", "retest")
 
 
 def _one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
@@ -297,6 +298,27 @@ class PromptMove(Base):
     prompt_id: Mapped[str] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(SmallInteger)
     bucket: Mapped[str]
+
+
+class PromptMark(Base):
+    """What somebody wishes for a prompt. applied_step: the step from which on the trainer honours it; None: not yet, or
+    not again since it went on from an earlier checkpoint.
+    """
+
+    __tablename__ = "prompt_marks"
+    __table_args__ = (
+        _one_of("mark", MARKS),
+        Index(None, "run_id", "prompt_id", "id"),
+        Index("ix_prompt_marks_pending", "run_id", "id", postgresql_where=text("applied_step IS NULL")),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    prompt_id: Mapped[str]
+    mark: Mapped[str]
+    wished_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
+    wished_by: Mapped[str]  # name of the token
+    applied_step: Mapped[int | None]
 
 
 class PromptState(Base):

@@ -21,6 +21,7 @@ from db.models import (
     Attempt,
     Evaluation,
     LedgerEntry,
+    PromptMark,
     PromptMove,
     PromptState,
     PromptVisit,
@@ -96,7 +97,7 @@ def request_stop(session: Session, run_id: uuid.UUID) -> Run:
 
     Raises RunNotFound, and WrongState when the run has finished.
     """
-    run = _locked(session, run_id)
+    run = locked(session, run_id)
     if run.state in FINISHED_STATES:
         raise WrongState(run.state, f"the run has {run.state} already; there is nothing to stop")
     if run.state == "stopping":
@@ -119,7 +120,7 @@ def request_resume(session: Session, run_id: uuid.UUID) -> Run:
 
     Raises RunNotFound, and WrongState in every other state.
     """
-    run = _locked(session, run_id)
+    run = locked(session, run_id)
     if run.state == "succeeded":
         raise WrongState(run.state, "the run has succeeded: its budget is spent; start a new run with a larger one")
     if run.state not in FINISHED_STATES:
@@ -135,7 +136,7 @@ def request_resume(session: Session, run_id: uuid.UUID) -> Run:
 
 def set_queued_reason(session: Session, run_id: uuid.UUID, reason: str) -> Run:
     """Tell why a run is still queued; does nothing once a worker has taken it. Raises RunNotFound."""
-    run = _locked(session, run_id)
+    run = locked(session, run_id)
     if run.state == "queued":
         run.reason = reason
         session.flush()
@@ -144,7 +145,7 @@ def set_queued_reason(session: Session, run_id: uuid.UUID, reason: str) -> Run:
 
 def set_priority(session: Session, run_id: uuid.UUID, priority: int) -> Run:
     """Where the run stands in the queue, now or when it is resumed. Raises RunNotFound."""
-    run = _locked(session, run_id)
+    run = locked(session, run_id)
     run.priority = priority
     session.flush()
     return run
@@ -152,7 +153,7 @@ def set_priority(session: Session, run_id: uuid.UUID, priority: int) -> Run:
 
 def set_labels(session: Session, run_id: uuid.UUID, *, name: str | None = None, tags: list[str] | None = None) -> Run:
     """What people call the run; its config keeps the name that it began with. Raises RunNotFound."""
-    run = _locked(session, run_id)
+    run = locked(session, run_id)
     if name is not None:
         run.name = name
     if tags is not None:
@@ -165,7 +166,7 @@ def archive(session: Session, run_id: uuid.UUID, archived: bool) -> Run:
     """Lists leave the run out, or show it again; so does a resume. Raises RunNotFound, and WrongState when it is to be
     archived and has not ended.
     """
-    run = _locked(session, run_id)
+    run = locked(session, run_id)
     if not archived:
         run.archived_at = None
     elif run.state not in FINISHED_STATES:
@@ -182,7 +183,7 @@ def delete(session: Session, run_id: uuid.UUID) -> None:
 
     Raises RunNotFound, and WrongState unless it has ended.
     """
-    run = _locked(session, run_id)
+    run = locked(session, run_id)
     if run.state not in FINISHED_STATES:
         raise WrongState(run.state, f"the run is {run.state}; stop it first, then delete it")
     run.deleted_at = func.now()
@@ -201,7 +202,7 @@ def purge(session: Session, run_id: uuid.UUID, rows: int = 20_000) -> bool:
     """
     if session.scalar(select(Run.id).where(Run.id == run_id, Run.deleted_at.is_not(None))) is None:
         raise RunNotFound(run_id)
-    for table in (PromptVisit, PromptMove, PromptState, LedgerEntry, StepMetrics, Evaluation):
+    for table in (PromptVisit, PromptMove, PromptMark, PromptState, LedgerEntry, StepMetrics, Evaluation):
         name = table.__tablename__
         some = text(f"DELETE FROM {name} WHERE ctid IN (SELECT ctid FROM {name} WHERE run_id = :run_id LIMIT :rows)")
         if session.execute(some, {"run_id": run_id, "rows": rows}).rowcount:  # type: ignore[attr-defined]
@@ -271,7 +272,8 @@ def _devices(kind: str, n: int) -> str:
     return "a GPU" if n == 1 else f"{n} GPUs"
 
 
-def _locked(session: Session, run_id: uuid.UUID) -> Run:
+def locked(session: Session, run_id: uuid.UUID) -> Run:
+    """The run, nobody else's to change until the transaction ends. Raises RunNotFound."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
     if run is None or run.deleted_at is not None:
         raise RunNotFound(run_id)

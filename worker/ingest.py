@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from db import ingest as tables
-from db import leases
+from db import leases, marks
 from db.models import Attempt, Run
 from pipeline.events import (
     AnyEvent,
@@ -18,6 +18,7 @@ from pipeline.events import (
     AttemptStarted,
     CheckpointSaved,
     EvaluationFinished,
+    MarksApplied,
     PromptsLoaded,
     SamplingStarted,
     StepFinished,
@@ -83,6 +84,8 @@ def _add(session: Session, run: Run, attempt: Attempt, event: AnyEvent) -> None:
         case PromptsLoaded():
             prompts = [(p.id, p.text, p.answer, p.tags) for p in event.prompts]
             tables.add_prompts(session, run, event.dataset, event.name, prompts)
+        case MarksApplied():
+            marks.applied(session, run, event.step, [mark.id for mark in event.marks])
         case EvaluationFinished():
             values = event.model_dump(exclude={"type", "seq", "time"}) | {"finished_at": _instant(event.time)}
             tables.add_evaluation(session, run, attempt, values)

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import DatabaseUnavailable, create_engine, leases, slots
+from db import DatabaseUnavailable, create_engine, leases, marks, slots
 from db import ingest as tables
 from pipeline import rundir
 from pipeline.config import ConfigProblems, RunConfig, parse_config
@@ -54,7 +54,7 @@ PASSING = (DatabaseUnavailable, sa.exc.OperationalError)
 
 
 class Keeper(threading.Thread):
-    """Renews the lease on a connection of its own, and hears of a stop on the way."""
+    """Renews the lease on a connection of its own, and hears of a stop and of marks of prompts on the way."""
 
     def __init__(self, run_id: uuid.UUID, fence: int, settings: Settings) -> None:
         super().__init__(name="lease", daemon=True)
@@ -66,6 +66,7 @@ class Keeper(threading.Thread):
         self._away = False
         self.lost = threading.Event()
         self.stop_asked = threading.Event()
+        self.marks: list[marks.Wish] = []  # wished for and not applied yet
         self.trainer_began: float | None = None  # on the monotonic clock
         self.trainer_ended: float | None = None
 
@@ -82,6 +83,7 @@ class Keeper(threading.Thread):
             holder = host.holder()
             if leases.renew(session, self._run_id, self._fence, self._ttl, holder=holder, seconds=self.seconds):
                 self.stop_asked.set()
+            self.marks = marks.pending(session, self._run_id)
 
     def run(self) -> None:
         while not self._end.wait(self._every_s):
@@ -132,8 +134,9 @@ class Supervisor:
         self.killed = ""  # why we killed the trainer, if we did
         self.passed: str | None = None  # the bound of the budget for which we ended it, if we did
         self.gone = True  # whether nothing is left of the run's processes
+        self.handed_on: list[marks.Wish] | None = None  # what the trainer's file of marks holds
         self._failures = 0
-        self._retry_at = 0.0
+        self._retry_at = self._hand_on_at = 0.0
 
     def run(self) -> None:
         """Raises LeaseLost when the run is somebody else's now; its processes are gone then, and so are ours."""
@@ -164,6 +167,7 @@ class Supervisor:
         if not host.kill_all_of(self.run_id, self.fence - 1):
             log.error("some processes of an earlier attempt could not be killed")
         begun = self._persist(self._begin)
+        self._hand_on_marks()
         self._start_trainer(begun)
         tail = Tail(self.engine, self.run_id, begun.attempt, self.fence, self.run_dir)
         try:
@@ -236,9 +240,23 @@ class Supervisor:
                 log.warning("killing the trainer")
                 self.killed = f"the trainer did not end within {self.settings.stop_grace_s:g} s and was killed"
                 return
+            self._hand_on_marks()
             if self._try_advance(tail) == 0:
                 self._pause(trainer)
             host.reap(keep=trainer.pid)
+
+    def _hand_on_marks(self) -> None:
+        """Into the trainer's file, when they are others than before. Where that fails they wait; training goes on."""
+        wished = self.keeper.marks
+        if wished == self.handed_on or time.monotonic() < self._hand_on_at:
+            return
+        try:
+            write_atomically(self.run_dir / rundir.MARKS, {"marks": wished})
+        except OSError as error:
+            log.warning("marks of prompts wait: %s", error)
+            self._hand_on_at = time.monotonic() + _BACK_OFF_S[-1]
+            return
+        self.handed_on = wished
 
     def _superseded(self) -> bool:
         """Whether a later supervisor has begun in our run directory, on whatever host: the database may be away."""

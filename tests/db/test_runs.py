@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from db import leases, run_list, runs, slots, views
-from db.models import LedgerEntry, PromptVisit, Run
+from db.models import LedgerEntry, PromptMark, PromptVisit, Run
 
 TTL = dt.timedelta(seconds=30)
 REQUIRED: dict[str, object] = {"name": "r", "config": {}, "config_digest": "d", "method": "grpo", "model": "m"}
@@ -77,6 +77,7 @@ def test_a_deleted_run_is_gone_for_everybody_and_then_for_good(session: Session)
                 )
             )  # fmt: skip
         session.add(LedgerEntry(run_id=owner.id, attempt=1, step=1, fate="trained", rollouts=1, tokens=1))
+        session.add(PromptMark(run_id=owner.id, prompt_id="p", mark="pin", wished_by="ada"))
     session.flush()
     runs.delete(session, run.id)
     for look in (runs.get, runs.request_stop, runs.request_resume, runs.delete, views.ledger):
@@ -89,7 +90,7 @@ def test_a_deleted_run_is_gone_for_everybody_and_then_for_good(session: Session)
     while not runs.purge(session, run.id, rows=2):
         rounds += 1
         assert rounds < 20
-    assert rounds == 4, "three of visits, one of the ledger"
+    assert rounds == 5, "three of visits, one each of marks and the ledger"
     session.expire_all()
     assert session.scalar(sa.select(sa.func.count()).select_from(Run)) == 1
     assert session.scalar(sa.select(sa.func.count()).select_from(PromptVisit)) == 5

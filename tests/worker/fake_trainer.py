@@ -31,11 +31,14 @@ from pipeline.events import (
     AttemptStarted,
     Count,
     EventLog,
+    MarkRecord,
+    MarksApplied,
     SamplingStarted,
     StepFinished,
     events_path,
     read_events,
 )
+from pipeline.rundir import MARKS
 from tests.worker import logs
 
 mode, run_dir, attempt = sys.argv[1], Path(sys.argv[2]), int(sys.argv[4])
@@ -91,6 +94,13 @@ def save(step: int) -> None:
     draft.replace(saved)
 
 
+def new_marks(applied: set[int]) -> list[MarkRecord]:
+    wished = [MarkRecord(*mark) for mark in json.loads((run_dir / MARKS).read_text())["marks"]]
+    new = [mark for mark in wished if mark.id not in applied]
+    applied.update(mark.id for mark in new)
+    return new
+
+
 def sampled_before() -> tuple[int, dict[int, int]]:
     """Rollouts of all earlier attempts, and per step that stands."""
     total, live = 0, dict[int, int]()
@@ -111,6 +121,7 @@ def sampled_before() -> tuple[int, dict[int, int]]:
     return total, live
 
 
+applied = set[int]()
 step = int(saved.read_text()) if saved.exists() else 0
 rollouts, live = sampled_before()
 lost = sum(n for s, n in live.items() if s > step)
@@ -122,6 +133,8 @@ if step == 0:
     events.append(logs.evaluation(0, 0.25))
 while (step < steps or mode == "greedy") and not stop_asked:
     step += 1
+    if marks := new_marks(applied):
+        events.append(MarksApplied(step=step, marks=marks))
     events.append(logs.sampling(step))
     if mode == "hangs" and step == 2:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

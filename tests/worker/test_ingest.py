@@ -10,9 +10,19 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from db import ingest as tables
-from db import leases
-from db.models import Evaluation, LedgerEntry, Prompt, PromptMove, PromptState, PromptVisit, Run, StepMetrics
-from pipeline.events import AnyEvent, Count
+from db import leases, marks
+from db.models import (
+    Evaluation,
+    LedgerEntry,
+    Prompt,
+    PromptMark,
+    PromptMove,
+    PromptState,
+    PromptVisit,
+    Run,
+    StepMetrics,
+)
+from pipeline.events import AnyEvent, Count, MarkRecord, MarksApplied
 from tests.worker import logs
 from tests.worker.logs import number, visit
 from worker.ingest import EventLogBroken, ingest
@@ -57,6 +67,29 @@ def dump(session: Session) -> dict[str, list[tuple[object, ...]]]:
     run = Run.__table__.c
     rows["runs"] = [tuple(session.execute(sa.select(*run)).one())]
     return rows
+
+
+def test_marks_are_booked_with_their_step_and_wait_again_when_it_is_taken_back(
+    session: Session, run_id: uuid.UUID
+) -> None:
+    def steps() -> dict[str, int | None]:
+        session.expire_all()
+        return {row.prompt_id: row.applied_step for row in session.scalars(sa.select(PromptMark))}
+
+    events = first_attempt()
+    ingest(session, run_id, 1, 1, events[:4])  # until after step 1
+    marks.wish(session, run_id, ["p0"], "exclude", "ada")
+    marks.wish(session, run_id, ["p1", "p2"], "retest", "ada")
+    p0, *others = [MarkRecord(*wish) for wish in marks.pending(session, run_id)]
+    assert [m.prompt_id for m in (p0, *others)] == ["p0", "p1", "p2"]
+    told = [MarksApplied(step=2, marks=[p0]), *events[5:7], MarksApplied(step=3, marks=others), events[7]]
+    ingest(session, run_id, 1, 1, number([*events[:5], *told]))
+    assert steps() == {"p0": 2, "p1": 3, "p2": 3} and marks.pending(session, run_id) == []
+    run = leases.owned(session, run_id, 1)
+    tables.begin_attempt(session, run, 1, "host")
+    ingest(session, run_id, 2, 1, number([logs.started(2, from_step=2, lost=Count(rollouts=8, tokens=80))]))
+    assert steps() == {"p0": 2, "p1": None, "p2": None}, "the trainer has yet to do step 3 again"
+    assert [wish.prompt_id for wish in marks.pending(session, run_id)] == ["p1", "p2"]
 
 
 def spent(session: Session, run_id: uuid.UUID) -> tuple[int, int]:

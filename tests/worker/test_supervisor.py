@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from db import leases, runs
-from db.models import Lease, Run
+from db import leases, marks, runs
+from db.models import Lease, PromptMark, Run
 from pipeline import rundir
 from tests.worker.conftest import Stage
 from worker.settings import APP_ROOT
@@ -52,6 +53,54 @@ def test_it_is_recorded_while_it_runs_and_numbers_appear_live(stage: Stage) -> N
     assert supervisor.wait(10) == 0
     stage.check_books(run_id)
     assert stage.processes_of(run_id) == []
+
+
+def test_marks_reach_the_trainer_and_come_back_with_the_step(stage: Stage) -> None:
+    """Those wished while it trains, while the database was away from its supervisor, and while the run was stopped."""
+    run_id = stage.new_run(steps=500, step_s=0.05)
+    supervisor = stage.supervise(run_id)
+    stage.wait_for(run_id, lambda run: run.step >= 2)
+    first = wish(stage, run_id, ["p0", "p1"], "exclude")
+    applied = wait_until_applied(stage, run_id, 2)
+    assert set(applied) == {"p0", "p1"} and applied["p0"] == applied["p1"] > first
+    with database_away(stage):
+        time.sleep(1)
+        assert supervisor.poll() is None
+    second = wish(stage, run_id, ["p2"], "retest")
+    assert wait_until_applied(stage, run_id, 3)["p2"] > second
+    stage.request_stop(run_id)
+    stopped = stage.wait_for_state(run_id, "stopped")
+    assert supervisor.wait(10) == 0
+    wish(stage, run_id, ["p1"], "clear")
+    with Session(stage.engine) as session, session.begin():
+        runs.request_resume(session, run_id)
+        assert [w.prompt_id for w in marks.pending(session, run_id)] == ["p1"]
+    supervisor = stage.supervise(run_id)
+    assert wait_until_applied(stage, run_id, 4)["p1"] == stopped.step + 1, "before its first step"
+    stage.request_stop(run_id)
+    assert supervisor.wait(30) == 0
+    stage.check_books(run_id)
+
+
+def wish(stage: Stage, run_id: uuid.UUID, prompts: list[str], mark: marks.Mark) -> int:
+    """Returns the step that the run had finished by then."""
+    with Session(stage.engine) as session, session.begin():
+        assert marks.wish(session, run_id, prompts, mark, "ada") == len(prompts)
+    return stage.run(run_id).step
+
+
+def wait_until_applied(stage: Stage, run_id: uuid.UUID, n: int) -> dict[str, int]:
+    """The step from which on each prompt's newest mark holds."""
+    deadline = time.monotonic() + 20
+    while True:
+        with Session(stage.engine) as session:
+            rows = session.scalars(
+                sa.select(PromptMark).where(PromptMark.run_id == run_id).order_by(PromptMark.id)
+            ).all()
+            if sum(row.applied_step is not None for row in rows) == n:
+                return {row.prompt_id: row.applied_step or 0 for row in rows}
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_sigterm_stops_the_run_and_says_why(stage: Stage) -> None:
