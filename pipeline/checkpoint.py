@@ -1,5 +1,5 @@
-"""Atomic, complete checkpoints: weights, optimiser, allocator, counters. Nothing here loads a pickle; verl's own files,
-which its engine saves and loads, are pickles.
+"""Atomic, complete checkpoints: weights, optimiser, allocator, counters. Nothing of ours is a pickle, which could run
+code when it is loaded; verl's own files, which its engine saves and loads, are.
 
 A checkpoint is written into a hidden folder, made durable, and renamed to `checkpoints/step_000042`. So a folder of
 that name is whole, whenever the process or the machine dies. Arrays of the allocator's state go into one safetensors

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Qwen2Tokenizer
 
@@ -336,21 +338,32 @@ class Engine:
         """Nothing to do: a rollout's tokens are in its `data`, and go when that goes."""
 
     def save(self, folder: Path) -> None:
-        """Writes `policy/` (a Hugging Face folder that any tool loads) and `optimiser.pt` into `folder`."""
+        """Writes `policy/` (a Hugging Face folder that any tool loads) and `optimiser.safetensors` into `folder`."""
         policy = folder / "policy"
         save(self.model, policy)
         for pattern in TOKENIZER_FILES:
             for file in self.folder.glob(pattern):
                 shutil.copy(file, policy / file.name)
-        torch.save({"optimiser": self.optimiser.state_dict(), "updates": self.updates}, folder / "optimiser.pt")
+        state = self.optimiser.state_dict()["state"]
+        tensors = {f"{i}.{name}": value.contiguous() for i, of in state.items() for name, value in of.items()}
+        save_file(tensors, folder / "optimiser.safetensors", metadata={"updates": str(self.updates)})
 
     def load(self, folder: Path) -> None:
         """Takes up what `save` wrote. Raises FileNotFoundError or ValueError when it is not whole."""
-        weights = load(folder / "policy", self.model.device).state_dict()
+        file = folder / "optimiser.safetensors"
+        state: dict[int, dict[str, Tensor]] = {}
+        try:
+            weights = load(folder / "policy", self.model.device).state_dict()
+            with safe_open(file, framework="pt") as header:
+                self.updates = int(header.metadata()["updates"])
+            for key, value in load_file(file).items():
+                i, name = key.split(".", 1)
+                state.setdefault(int(i), {})[name] = value
+        except SafetensorError as error:
+            raise ValueError(f"the checkpoint {folder} is not whole: {error}") from error
         self.model.load_state_dict(weights)
-        state = torch.load(folder / "optimiser.pt", map_location=self.model.device, weights_only=True)
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.updates = int(state["updates"])
+        # Hyperparameters are the config's, and lr is set before each update.
+        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
 
     def record(self, metrics: Mapping[str, float | None], step: int) -> None:
         """This engine has no loggers of its own."""

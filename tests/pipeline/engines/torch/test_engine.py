@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -216,3 +217,28 @@ def test_what_cannot_start_says_why(tmp_path):
         settings = engine.config.engine.model_copy(update={"device": "cuda"})
         with pytest.raises(ValueError, match="no CUDA device is available; set engine.device to 'cpu'"):
             Engine(engine.config, settings, engine.prompts)
+
+
+class Trap:
+    """A pickle that runs code when it is loaded."""
+
+    def __init__(self, caught):
+        self.caught = caught
+
+    def __reduce__(self):
+        return (type(self.caught).touch, (self.caught,))
+
+
+@pytest.mark.parametrize("name", ["optimiser.safetensors", "policy/model.safetensors"])
+@pytest.mark.parametrize("written", [pickle.dump, torch.save], ids=["pickle", "torch"])
+def test_a_pickle_in_a_checkpoint_is_refused_and_never_run(tmp_path, name, written):
+    engine = build()
+    engine.save(tmp_path)
+    engine.load(tmp_path)
+    with (tmp_path / name).open("wb") as file:
+        written(Trap(tmp_path / "caught"), file)
+    before = [p.clone() for p in engine.model.parameters()]
+    with pytest.raises(ValueError, match="is not whole"):
+        engine.load(tmp_path)
+    assert not (tmp_path / "caught").exists()
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.model.parameters(), strict=True))
