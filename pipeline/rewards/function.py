@@ -49,9 +49,16 @@ class FunctionReward(Reward):
         return response.text, response.answer, response.prompt, n_tokens
 
     def open_desk(self, workers: int) -> Processes:
+        from pipeline.config import pilot_home  # which imports every reward
+
         folder = (ROOT / self.folder).resolve()
         if not folder.is_dir():
             raise ValueError(f"reward 'function': folder {self.folder!r} is no folder; give the one with the module")
+        for ours in (ROOT, pilot_home()):
+            if ours.is_relative_to(folder):  # with our tokens, and the secrets of whoever started us
+                raise ValueError(
+                    f"reward 'function': folder {self.folder!r} holds {ours}; give one with the module alone"
+                )
         if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:
             raise ValueError(f"reward 'function': folder {self.folder!r} must be readable for everyone (chmod o+rx)")
         sandbox.check()

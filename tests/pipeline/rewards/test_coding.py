@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
+from pathlib import Path
 
 import pytest
 
 from pipeline.rewards import Response, Scorer
 from pipeline.rewards.coding import CodeReward, program_of, read_tests
+from tests.pipeline.sandbox import prober
 
 ADD = "assert add(1, 2) == 3\nassert add(-1, 1) == 0"
 ECHO = json.dumps({"inputs": ["1 2\n", "5 5\n"], "outputs": ["3\n", "10"]})
@@ -92,20 +92,12 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_program_is_wrong_in_time_and_leaves_nothing(scorer, code):
+def test_hostile_programs_are_wrong_in_time_and_leave_nothing(scorer):
     start = time.monotonic()
-    got = verdict(scorer, code, ECHO)
-    assert got.value == 0, got.why
-    assert time.monotonic() - start < 60
-    assert verdict(scorer, SUMS, ECHO).value == 1
-
-
-@pytest.fixture
-def listening():
-    """The port of a server on this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 5):
-        yield server.getsockname()[1]
+    with Scorer(CodeReward(timeout_s=2, memory_mb=256), workers=4) as hostile:
+        scores = hostile.score([Response(code, ECHO) for code in HOSTILE.values()])
+    assert {name: score.reward for name, score in zip(HOSTILE, scores, strict=True)} == dict.fromkeys(HOSTILE, 0.0)
+    assert time.monotonic() - start < 60 and verdict(scorer, SUMS, ECHO).value == 1
 
 
 def prints(scorer, code):
@@ -113,23 +105,9 @@ def prints(scorer, code):
     return verdict(scorer, code, json.dumps({"inputs": [""], "outputs": ["?"]})).why
 
 
-def test_a_program_reaches_nothing_of_ours(scorer, tmp_path, monkeypatch, listening):
-    secret = tmp_path / "secret.txt"
-    secret.write_text("secret-of-ours")
-    monkeypatch.setenv("DATABASE_URL", "postgresql://secret-of-ours")
-    paths = [str(secret), os.path.abspath("pyproject.toml"), "/etc/passwd"]
-    look = (
-        "import os, glob\nfound = []\n"
-        f"for path in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline') + {paths}:\n"
-        "    try:\n        found.append(open(path, 'rb').read())\n    except OSError:\n        pass\n"
-        "print(len(found), b'secret-of-ours' in b''.join(found), os.getuid() != 0, sorted(os.listdir('/')))"
-    )
-    told = prints(scorer, look)
-    assert " False True " in told and "secret-of-ours" not in told
-    net = (
-        "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 5432), 2)\nexcept OSError as e: print(type(e))"
-    )
-    assert "OSError" in prints(scorer, net) or "refused" in prints(scorer, net).lower()
-    for place in ("/", "/usr", os.path.abspath("pipeline"), "/dev/shm"):
-        write = f"try:\n    open({place!r} + '/x', 'w'); print('wrote')\nexcept OSError: print('refused')"
-        assert "refused" in prints(scorer, write), place
+def test_a_program_reaches_nothing_of_ours(scorer, told):
+    source = Path(prober.__file__).read_text() + f"\nprint(reached(json.loads({json.dumps(told)!r})), os.getuid() != 0)"
+    assert "printed '[] True" in prints(scorer, source)
+    source = source.replace('told["secrets"]', '["/tmp/mine"]')
+    source = source.replace("def reached", "open('/tmp/mine', 'w').write('secret-of-ours')\n\n\ndef reached")
+    assert "read /tmp/mine" in prints(scorer, source), "the same question finds what may be read"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 import math
-import socket
+from pathlib import Path
 
 import pytest
 
 from pipeline.rewards import Response, Scorer
 from pipeline.rewards.function import FunctionReward
+from tests.pipeline.sandbox import prober
 
 MINE = """
 import os, pathlib, time, socket
@@ -25,24 +27,16 @@ def hangs(response, answer):
     while response == "hang": pass
     return 1.0
 def dies(response, answer): os._exit(3) if response == "die" else None; return 1.0
-def secrets(response, answer):
-    seen = []
-    for path in pathlib.Path("/proc").glob("*/environ"):
-        try: seen.append(path.read_bytes())
-        except OSError: pass
-    seen.append(str(dict(os.environ)).encode())
-    try: seen.append(pathlib.Path(response).read_bytes())
-    except OSError: pass
-    try:
-        socket.create_connection(("127.0.0.1", int(answer)), 1)
-        return 0.0
-    except OSError: pass
-    return 0.0 if b"secret-of-ours" in b"".join(seen) else 1.0
+def reached(response, answer):
+    import json, prober
+    found = prober.reached(json.loads(answer))
+    return 1.0 if not found else str(found)
 async def later(response, answer): return 1.0
 def wrong(solution, answer): return 1.0
 def needy(response, answer, more): return 1.0
 def few(response): return 1.0
 number = 3
+# secret-of-ours: what may be read
 """
 
 
@@ -51,6 +45,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rewards")
     folder.chmod(0o755)
     (folder / "mine.py").write_text(MINE)
+    (folder / "prober.py").write_text(Path(prober.__file__).read_text())
     return str(folder)
 
 
@@ -112,10 +107,19 @@ def test_one_that_hangs_or_dies_fails_only_its_answer(folder):
     assert math.isnan(values[0]) and values[1] == 1
 
 
-def test_it_reads_no_secrets_and_reaches_no_server(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("DATABASE_URL", "postgresql://secret-of-ours")
-    secret = tmp_path / "secret"
-    secret.write_text("secret-of-ours")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        (score,) = scores(folder, "secrets", (str(secret), str(server.getsockname()[1])))
+def test_it_reaches_nothing_of_ours(folder, told):
+    (folder_of_it := Path(folder)).joinpath("link").symlink_to(told["secrets"][0])
+    told["secrets"].append(str(folder_of_it / "link"))
+    told["folders"].append(folder)
+    (score,) = scores(folder, "reached", ("", json.dumps(told)))
     assert score.reward == 1, score.parts["function"].why
+    told["secrets"] = [str(folder_of_it / "mine.py")]
+    (score,) = scores(folder, "reached", ("", json.dumps(told)))
+    assert "read" in score.parts["function"].why, "the same question finds what may be read"
+
+
+@pytest.mark.parametrize("place", [".", "/", "..", "~"])
+def test_a_folder_with_files_of_ours_is_refused(place, home):
+    folder = str(home.parent) if place == "~" else place
+    with pytest.raises(ValueError, match="give one with the module alone"):
+        Scorer(FunctionReward(folder=folder, path="mine:score"))

@@ -129,7 +129,7 @@ def test_what_a_look_settles_is_what_math_verify_says():
 
     compare = serve({})
     settled = 0
-    for _ in range(300):
+    for _ in range(150):
         given, reference = some(), some()
         if r.random() < 0.2:
             given = reference
@@ -137,7 +137,7 @@ def test_what_a_look_settles_is_what_math_verify_says():
         if verdict is not None:
             settled += 1
             assert verdict.value == compare(f"\\boxed{{{given}}}", reference).value, (given, reference)
-    assert settled > 200
+    assert settled > 100
 
 
 def test_no_value_where_a_formula_is_not_plainly_one_thing():
@@ -188,10 +188,10 @@ HOSTILE = [
 def test_hostile_answers_get_a_verdict_and_harm_nobody():
     with Scorer(MathReward(timeout_s=2), workers=2) as scorer:
         scorer.score([Response("\\boxed{x < 2}", "x > 2")] * 2)  # the processes are up
-        for hostile in HOSTILE:
-            start = time.monotonic()
-            (score,) = scorer.score([Response(hostile, "x+y^2")])
-            assert time.monotonic() - start < 15
+        start = time.monotonic()
+        scores = scorer.score([Response(hostile, "x+y^2") for hostile in HOSTILE])
+        assert time.monotonic() - start < 15 + 2 * len(BOMBS)
+        for hostile, score in zip(HOSTILE, scores, strict=True):
             verdict = score.parts["math"]
             assert verdict.value == 0 or verdict.failed, hostile[:40]
             assert f"{verdict.why}{verdict.extracted}{verdict.expected}".isprintable()
@@ -210,13 +210,20 @@ def test_a_hanging_answer_delays_nobody():
         assert not hang.done()
 
 
-def test_a_process_that_dies_fails_only_its_answer():
+def test_a_process_is_bounded_knows_no_secrets_and_when_it_dies_fails_only_its_answer(monkeypatch):
     """Killed over a question: that one is failed, the next is answered; killed while idle: nobody notices."""
+    for name in ("DATABASE_URL", "REDIS_URL", "HF_TOKEN", "OPENAI_API_KEY", "PILOT_HOME"):
+        monkeypatch.setenv(name, "secret-of-ours")
+    monkeypatch.setenv("PILOT_SUPERVISED_RUN", "run:1")
     with Scorer(MathReward(timeout_s=60), workers=1) as scorer, ThreadPoolExecutor(1) as meanwhile:
         assert scorer.score([Response("\\boxed{1 < x}", "x > 2")])[0].reward == 0
         (process,) = scorer.rules[None].asking["math"].desk._all
+        for member in (found := psutil.Process(process._process.pid), *found.children()):
+            environment = member.environ()
+            assert "secret-of-ours" not in environment.values() and environment["PILOT_SUPERVISED_RUN"] == "run:1"
+            assert member.rlimit(psutil.RLIMIT_AS) == (2048 << 20, 2048 << 20)
         asked = meanwhile.submit(scorer.score, [Response(BOMBS[0], "x+y^2")])
-        (fork,) = psutil.Process(process._process.pid).children()
+        (fork,) = found.children()
         while fork.cpu_times().user < 0.2:
             time.sleep(0.05)
         fork.kill()
@@ -227,26 +234,6 @@ def test_a_process_that_dies_fails_only_its_answer():
         process._process.kill()
         process._process.wait()
         assert scorer.score([Response("\\boxed{4 < x}", "x > 4")])[0].reward == 1
-
-
-def test_memory_is_bounded():
-    with Scorer(MathReward(timeout_s=20), workers=1) as scorer:
-        scorer.score([Response("\\boxed{1 < x}", "x > 2")])
-        (process,) = scorer.rules[None].asking["math"].desk._all
-        assert psutil.Process(process._process.pid).rlimit(psutil.RLIMIT_AS) == (2048 << 20, 2048 << 20)
-
-
-def test_reward_processes_know_no_secrets(monkeypatch):
-    for name in ("DATABASE_URL", "REDIS_URL", "HF_TOKEN", "OPENAI_API_KEY", "PILOT_HOME"):
-        monkeypatch.setenv(name, "secret-of-ours")
-    monkeypatch.setenv("PILOT_SUPERVISED_RUN", "run:1")
-    with Scorer(MathReward(), workers=1) as scorer:
-        scorer.score([Response("\\boxed{1 < x}", "x > 2")])
-        (process,) = scorer.rules[None].asking["math"].desk._all
-        for member in (found := psutil.Process(process._process.pid), *found.children()):
-            environment = member.environ()
-            assert "secret-of-ours" not in environment.values()
-            assert environment["PILOT_SUPERVISED_RUN"] == "run:1"
 
 
 def test_reward_processes_die_with_a_trainer_that_is_killed():
