@@ -69,9 +69,9 @@ class RunFeed:
         """Brings the prompts that were trained on most recently up to date."""
         self._fetch(lambda: self._teach(api))
 
-    def flows(self, api: Client, last: int | None) -> None:
-        """Brings the flows between buckets up to date: of so many last steps, or of all."""
-        self._fetch(lambda: self._flows(api, last))
+    def flows(self, api: Client, first: int, end: int | None) -> None:
+        """Brings the flows between buckets up to date: from after one step to after another; None: to now."""
+        self._fetch(lambda: self._flows(api, first, end))
 
     def _fetch(self, fetch: Callable[[], None]) -> None:
         try:
@@ -135,10 +135,10 @@ class RunFeed:
         self.taught = api.prompts(self.run_id, bucket="committed", sort="-step", limit=RECENT_PROMPTS).prompts
         self._seen["taught"] = seen
 
-    def _flows(self, api: Client, last: int | None) -> None:
-        if self.run is None or (seen := (last, *self._now(self.run))) == self._seen.get("flows"):
+    def _flows(self, api: Client, first: int, end: int | None) -> None:
+        if self.run is None or (seen := (first, end, *self._now(self.run))) == self._seen.get("flows"):
             return
-        self.moved = api.flows(self.run_id, 0 if last is None else max(0, self.run.step - last))
+        self.moved = api.flows(self.run_id, first, end)
         self._seen["flows"] = seen
 
     def _now(self, run: RunDetail) -> tuple[object, ...]:

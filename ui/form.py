@@ -47,7 +47,7 @@ LABELS = {
     "answer_key": "Column of the answer", "tags_key": "Column of tags", "reward_key": "Column of the reward's name",
     "mapping": "Columns", "eval_mapping": "Columns of held-out prompts", "system": "System prompt",
     "template": "Prompt template", "rewards": "Named rewards",
-    "samples": "Responses per prompt", "keep": "Keep",
+    "samples": "Responses per prompt", "top_p": "Top-p", "keep": "Keep",
     "wall_clock_s": "Wall-clock time", "gpu_hours": "GPU-hours",
     "rule": "Rollouts to keep", "advantages": "Advantages over",
     "gpus_per_node": "GPUs per node", "gpu_memory_utilization": "GPU memory for sampling",

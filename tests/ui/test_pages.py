@@ -87,6 +87,10 @@ def test_a_token_that_may_only_read(
     stop = app.button(key="stop-run")
     assert stop.disabled and "'looking', has 'read'" in stop.help
     assert not app.button(key="clone-run").disabled, "what it would be may be looked at"
+    app = open_page("runs")
+    app = checked(app.checkbox(key=f"select-{running.id}").check().run())
+    tags = next(block for block in app.get("popover"))
+    assert tags.proto.popover.disabled and "'looking', has 'read'" in tags.proto.popover.help
 
 
 @pytest.mark.parametrize("name", ["runs", "new_run", "run", "prompts", "prompt"])
@@ -252,9 +256,16 @@ def test_bucket_flow(api: ApiServer, running: Story) -> None:
     app = open_page("run", run=str(running.id), flow="whole run")
     with Client(api.url, api.token) as client:
         flows = client.flows(running.id).flows
-    moved = sum(f.prompts for f in flows if f.source != f.target)
-    assert moved == 200 - running.now().buckets["unseen"]
-    assert app.selectbox(key="flow").value == "whole run"
+        moved = sum(f.prompts for f in flows if f.source != f.target)
+        assert moved == 200 - running.now().buckets["unseen"]
+        assert app.selectbox(key="flow").value == "whole run"
+        assert app.session_state["feed"].moved.flows == flows
+        app = open_page("run", **{"run": str(running.id), "flow": "from … to …", "flow-from": "2"})
+        app = checked(app.number_input(key="flow-to").set_value(5).run())
+        between, moved = client.flows(running.id, 2, 5), app.session_state["feed"].moved
+        assert (moved.from_step, moved.to_step) == (2, 5) and moved.flows == between.flows != flows
+    app = click(app, "audit-run")
+    assert app.title[0].value == "Audit" and app.selectbox(key="run").value == str(running.id)
 
 
 def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,6 +431,30 @@ def test_problems_are_told_at_the_field(api: ApiServer, preset: dict[str, Any]) 
     widget(app, "number_input", "budget.steps").set_value(5)
     app = checked(app.run())
     assert ["no such folder" in p for p in problems(app)] == [True]
+
+
+def test_an_uploaded_set_is_chosen(api: ApiServer, preset: dict[str, Any]) -> None:
+    rows = [{"prompt": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(1200)]
+    with Client(api.url, api.token) as client:
+        sets = [client.upload_prompts("sums", "a.jsonl", "\n".join(map(json.dumps, part)).encode())
+                for part in (rows[:1000], rows[1000:])]  # fmt: skip
+        app = open_page("new_run")
+        for path, stored, words in (
+            ("data.train", sets[0], "sums · 1,000 prompts, "),
+            ("data.eval", sets[1], "200 pro"),
+        ):
+            picker = widget(app, "selectbox", path)
+            assert picker.value == preset["data"][path[5:]], "a path is as good as before"
+            assert any(words in option and stored.version in option for option in picker.options)
+            app = checked(picker.set_value(stored.ref).run())
+        assert shown_yaml(app)["data"]["train"] == sets[0].ref and "Ready to start" in app.success[0].value
+        write_yaml(app, yaml.safe_dump(shown_yaml(app) | {"data": preset["data"] | {"train": sets[1].ref}}))
+        assert widget(app, "selectbox", "data.train").value == sets[1].ref
+        picker = widget(app, "selectbox", "data.train")
+        picker.options.append("/no/such/file.jsonl")  # what a browser sends when it is typed
+        app = checked(picker.set_value("/no/such/file.jsonl").run())
+        assert ["no such file" in p for p in problems(app)] == [True]
+        assert shown_yaml(app)["data"]["train"] == "/no/such/file.jsonl"
 
 
 def test_thresholds_in_the_wrong_order(api: ApiServer, preset: dict[str, Any]) -> None:

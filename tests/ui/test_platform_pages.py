@@ -162,8 +162,8 @@ def test_the_audit_log_is_paged_and_filtered(api: ApiServer, engine: sa.Engine, 
     page = html(app := checked(app.run()))
     assert f'<a href="run?run={run.id}"' in page and page.count("token.create") == 24
     assert html(click(app, "audit-older")).count("token.create") == 2
-    app.text_input(key="target").set_value(str(run.id))
+    app.text_input(key="changed").set_value(str(run.id))
     page = html(checked(app.run()))
     assert "run.stop" in page and "token.create" not in page, "a filter begins on the first page"
-    app.text_input(key="target").set_value("nobody")
+    app.text_input(key="changed").set_value("nobody")
     assert "Nothing was changed there" in html(checked(app.run()))

@@ -12,7 +12,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import MappingName, PreviewRow, PromptReport, PromptSetDetail, PromptSetOut
 from ui import blocks, text
-from ui.connection import api_errors, client, show_lost, show_refused
+from ui.connection import api_errors, client, lacks, show_lost, show_refused
 
 PAGE_SIZE = 200
 ROWS = 20
@@ -104,7 +104,8 @@ def _leave(stored: PromptSetDetail) -> None:
             file_name=f"{stored.name}-{stored.version}.jsonl",
             icon=":material/download:",
         )
-        with st.popover("Delete", icon=":material/delete:", disabled=stored.n_runs > 0):
+        missing = lacks("run")
+        with st.popover("Delete", icon=":material/delete:", disabled=stored.n_runs > 0 or bool(missing), help=missing):
             st.markdown("There is no way back.")
             if st.button("Delete this version", key="delete-set", type="primary"):
                 try:
@@ -193,7 +194,10 @@ def _checked(file: str, content: bytes, query: dict[str, str | None], report: Pr
     proposed = re.sub(r"[^a-z0-9._-]+", "-", file.rpartition(".")[0].lower()).strip("-._")[:64] or "prompts"
     with st.container(horizontal=True, vertical_alignment="bottom"):
         name = st.text_input("Name of the set", proposed, key=f"data.name.{file}", width=320)
-        pressed = st.button("Add this set", key="add-set", type="primary", disabled=not report.accepted)
+        missing = lacks("run")
+        pressed = st.button(
+            "Add this set", key="add-set", type="primary", disabled=not report.accepted or bool(missing), help=missing
+        )
     if not pressed:
         return
     try:

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable
-from api.schemas import FieldProblem, Forecast, Preset, RunSummary
+from api.schemas import FieldProblem, Forecast, Preset, PromptSetOut, RunSummary
 from ui import outlook, text
 from ui.connection import api_errors, client, lacks, schema_and_presets, show_refused
 from ui.draft import YAML_KEY, Draft
 from ui.form import Field, Group, about, groups, line_of, lookup, name_in_words, read_yaml
 
 RECENT = 10
+PROMPT_SETS = 100  # uploaded ones to choose from, the newest
+PROMPT_FIELDS = ("data.train", "data.eval")
 
 
 def render() -> None:
@@ -262,16 +264,18 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
         rest = [f for f in group.fields if f not in wide and f not in choices and f not in flags]
         if len(wide) == len(rest) == 1:
             wide, rest = wide + rest, []
+        sets = client().list_prompt_sets(limit=PROMPT_SETS).prompt_sets if group.title == "Data" else []
         for fields, columns in ((choices, 2), (wide, 2), (rest, 3), (flags, 3)):
             for start in range(0, len(fields), columns):
                 for place, field in zip(st.columns(columns), fields[start : start + columns], strict=False):
                     with place:
-                        _field(draft, field, disabled)
+                        if field.path in PROMPT_FIELDS:
+                            _prompts(draft, field, sets, disabled)
+                        else:
+                            _field(draft, field, disabled)
                         if field.path in problems:
                             _problem(problems[field.path])
         if group.title == "Data":
-            if sets := client().list_prompt_sets(limit=5).prompt_sets:
-                st.caption("Uploaded: " + ", ".join(f"`{s.ref}`" for s in sets))
             with st.container(horizontal=True):
                 st.page_link("screens/data.py", label="Upload or look at prompt sets", icon=":material/database:")
                 st.page_link("screens/rewards.py", label="Try a reward", icon=":material/science:")
@@ -279,6 +283,21 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
 
 def _problem(words: str) -> None:
     st.html(f'<div class="pc-field-problem" role="alert">{escape(words)}</div>')
+
+
+def _prompts(draft: Draft, field: Field, sets: list[PromptSetOut], disabled: bool) -> None:
+    """An uploaded set, or whatever else is typed: a path, or a data set of the hub."""
+    words = {
+        s.ref: f"{s.name} · {text.number(s.n_prompts)} prompts, {text.size(s.n_bytes)} · {s.version}" for s in sets
+    }
+    start = draft.start(field) or None
+    typed = st.session_state.get(draft.key(field.id))
+    options = list(dict.fromkeys(source for source in (start, typed, *words) if source))
+    st.selectbox(
+        field.label, options, index=0 if start else None, key=draft.key(field.id), accept_new_options=True,
+        format_func=lambda source: words.get(source, source), disabled=disabled, placeholder=field.example,
+        help=f"{_help(field)}\n\nChoose an uploaded set, or type a path or a data set of the hub and press Enter.",
+    )  # fmt: skip
 
 
 def _field(draft: Draft, field: Field, disabled: bool) -> None:

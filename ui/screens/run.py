@@ -24,6 +24,7 @@ HEAD_S, CHARTS_S, SPEND_S = 2, 4, 6  # seconds between two refreshes of each par
 SPARK_POINTS = 24
 TAUGHT_ROWS = 5
 FLOW_STEPS = {"last 20": 20, "last 100": 100, "last 500": 500, "whole run": None}
+FLOW_RANGE = "from … to …"
 BELOW = ("Last steps", "Log", "Checkpoints", "Attempts", "Config")
 LOG_BYTES = 12_000  # of its end; more of it is what `pilot run log` is for
 MOST_DOWNLOADED = 200_000_000  # bytes; larger files go past the dashboard
@@ -111,10 +112,21 @@ def _flow(run_id: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         _heading("Bucket flow", "who moved")
         steps = st.selectbox(
-            "Steps", list(FLOW_STEPS), key="flow", bind="query-params", label_visibility="collapsed", width=130
+            "Steps", [*FLOW_STEPS, FLOW_RANGE], key="flow", bind="query-params", label_visibility="collapsed", width=130
         )
-    feed.flows(client(), FLOW_STEPS[steps])
+    now = feed.run.step if feed.run else 0
+    last = FLOW_STEPS.get(steps)
+    first, end = 0 if last is None else max(0, now - last), None
+    if steps == FLOW_RANGE:
+        with st.container(horizontal=True, gap="small"):
+            first = _step("From after step", "flow-from", 0) or 0
+            end = _step("to after step", "flow-to", None)
+    feed.flows(client(), first, end)
     charts.flows(feed.moved)
+
+
+def _step(label: str, key: str, start: int | None) -> int | None:
+    return st.number_input(label, 0, None, start, 1, key=key, bind="query-params", placeholder="the last", width=150)
 
 
 def _ledger(run_id: str) -> None:
@@ -216,6 +228,13 @@ def _actions(feed: RunFeed, run: RunDetail) -> None:
     where, missing = {"run": feed.run_id}, lacks("run")
     if st.button("Prompts", icon=":material/grid_view:", key="open-prompts"):
         st.switch_page("screens/prompts.py", query_params=where)
+    if st.button(
+        "Audit", icon=":material/query_stats:", key="audit-run", disabled=not run.step,
+        help="What of its rollouts taught nothing, and what other methods would have spent"
+        if run.step
+        else "Nothing to audit before the first step has ended",
+    ):  # fmt: skip
+        st.switch_page("screens/audit.py", query_params=where)
     if st.button("Clone", icon=":material/content_copy:", key="clone-run", help="A new run from this config"):
         st.switch_page("screens/new_run.py", query_params={"clone": feed.run_id})
     if run.state in palette.FINISHED_STATES:

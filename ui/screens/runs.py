@@ -278,7 +278,8 @@ def _do(runs: list[RunSummary], do: Callable[[RunSummary], RunSummary]) -> None:
 def _tags(facets: RunFacets, runs: list[RunSummary]) -> None:
     """The tags that all ticked runs have, to be changed for all of them; those that only some have stay."""
     common = [tag for tag in runs[0].tags if all(tag in run.tags for run in runs)]
-    with st.popover("Tags", icon=":material/label:", key="tags-selected"):
+    missing = lacks("run")
+    with st.popover("Tags", icon=":material/label:", key="tags-selected", disabled=bool(missing), help=missing):
         with st.form("tags", border=False):
             chosen = st.multiselect(
                 "Tags" if len(runs) == 1 else f"Tags of all {len(runs)} runs", sorted({*facets.tags, *common}),

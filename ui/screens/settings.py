@@ -282,8 +282,8 @@ def _audit(missing: str | None) -> None:
         blocks.empty("The audit log is for administrators", escape(missing))
         return
     target = st.text_input(
-        "Only changes of", key="target", bind="query-params", placeholder="id of a run, token or webhook; or: settings",
-        on_change=_first_page, args=("audit",), width=480,
+        "Only changes of", key="changed", bind="query-params",
+        placeholder="id of a run, token or webhook; or: settings", on_change=_first_page, args=("audit",), width=480,
     ).strip()  # fmt: skip
     cursors: list[str | None] = st.session_state.setdefault("audit.cursors", [None])
     page = client().audit(target or None, limit=PAGE_SIZE, cursor=cursors[-1])
