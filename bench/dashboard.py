@@ -110,8 +110,8 @@ _STEPS = (
             'loss', 0.01 * random(), 'grad_norm', 0.6 + random() * 0.1, 'entropy', 0.8 + 0.1 * random(),
             'clip_fraction', 0.02 * random(), 'response_tokens', 200 + 20 * random(), 'age_mean', 0.8 + 0.1 * random(),
             'seconds_generate', 4.4 + random(), 'seconds_reward', 0.2, 'seconds_update', 2.3 + random() * 0.2),
-        jsonb_build_object('unseen', greatest(0, n - 20 * s), 'ready', 40 + s % 9, 'committed', n / 5,
-            'skipped', n / 8, 'deferred', n / 4, 'evicted', n / 10 + s),
+        jsonb_build_object('unseen', n - 40 - s % 9 - n / 5 - n / 8 - n / 4 - n / 10 - s, 'ready', 40 + s % 9,
+            'committed', n / 5, 'skipped', n / 8, 'deferred', n / 4, 'evicted', n / 10 + s),
         now() - (CAST(:last AS int) - s) * interval '7.2 seconds'
     FROM generate_series(CAST(:first AS int), CAST(:last AS int)) AS s, (SELECT CAST(:prompts AS int) AS n) AS pool
     """,
