@@ -51,10 +51,11 @@ SOURCES = {
 }
 PICKED = {"deepmath500": 500}
 BENCHMARKS = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
+MATH_7 = tuple(PROTOCOLS["math-7"])
 # Name -> the sources of its training prompts and of its held-out prompts.
 SETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "deepmath": (("deepmath",), BENCHMARKS),
-    "polaris": (("polaris",), BENCHMARKS),
+    "deepmath": (("deepmath",), MATH_7),
+    "polaris": (("polaris",), MATH_7),
     "dapo": (("dapo",), BENCHMARKS),
     "gsm8k": (("gsm8k-train",), ("gsm8k-test",)),
     "math": (("math-train",), ("math500",)),
@@ -111,7 +112,8 @@ def prepare(
     if foreign := [s for s in given if s not in needed]:
         raise ValueError(f"{', '.join(foreign)} is no source of {name}; it needs {', '.join(needed)}")
     with tempfile.TemporaryDirectory() as scratch:
-        files = {source: list(given.get(source, ())) for source in needed}
+        here = {SOURCES[source]: list(paths) for source, paths in given.items()}  # deepmath500 is of deepmath's files
+        files = {source: list(given.get(source, here.get(SOURCES[source], ()))) for source in needed}
         files |= fetch([source for source in needed if not files[source]], Path(scratch))
         parts = {s: (s,) for s in evaluation} if name in PROTOCOLS else {"eval": evaluation}
         eval_sets = [
@@ -153,6 +155,9 @@ def fetch(sources: Sequence[str], folder: Path) -> dict[str, list[Path]]:
     failed: dict[str, str] = {}
     for source in sources:
         place = SOURCES[source]
+        if (same := next((s for s in found if SOURCES[s] == place), None)) is not None:
+            found[source] = found[same]
+            continue
         try:
             snapshot = snapshot_download(
                 place.hub,

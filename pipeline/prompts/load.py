@@ -29,6 +29,7 @@ from pipeline.prompts import files, places
 from pipeline.prompts.mappings import Layout, layout, read
 from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFault, make_prompt
 
+_PROTOCOL = "evaluation.protocol_folder"
 SHOWN = 5  # rows named in one message
 
 
@@ -137,6 +138,14 @@ def load_run_prompts(config: RunConfig) -> tuple[PromptSet, tuple[PromptSet, ...
     sets: list[PromptSet | None] = []
     sources = [("data.train", config.data.train, config.data.mapping)]
     sources += [(_field(config, b), b.data, b.mapping) for b in config.benchmarks]
+    if lacking := [
+        source for field, source, _ in sources if field == _PROTOCOL and not os.path.isfile(resolve(source))
+    ]:
+        folder = config.evaluation.protocol_folder
+        message = f"lacks {', '.join(Path(path).name for path in lacking)}: `pilot data prepare "
+        message += f"{config.evaluation.protocol} --out {folder}` makes them; evaluation.protocol=null measures without"
+        problems.append(FieldProblem(field=_PROTOCOL, value=folder, message=message))
+        sources = [of for of in sources if of[1] not in lacking]
     for field, source, mapping in sources:
         try:
             sets.append(load_prompts(source, config.data, field, mapping, config.rewards))
@@ -210,7 +219,7 @@ def _field(config: RunConfig, benchmark: Benchmark) -> str:
     for i, own in enumerate(config.evaluation.benchmarks):
         if own.name == benchmark.name:
             return f"evaluation.benchmarks.{i}.data"
-    return "data.eval" if benchmark.name == HELD_OUT else "evaluation.protocol_folder"
+    return "data.eval" if benchmark.name == HELD_OUT else _PROTOCOL
 
 
 def check_model_folder(config: RunConfig) -> list[FieldProblem]:

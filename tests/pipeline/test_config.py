@@ -105,6 +105,7 @@ def test_a_family_of_presets_is_its_settings_with_its_methods():
     assert config.update.batch_prompts // config.update.mini_batches == 32 and config.sampling.max_new_tokens == 8192
     assert (config.update.lr, config.update.clip_low, config.update.clip_high) == (1e-6, 0.2, 0.28)
     assert config.engine.name == "verl" and config.evaluation.every == 5 and config.name == preset["name"]
+    assert [(b.samples, b.top_p) for b in config.benchmarks[1:]] == [(n, 0.7) for n in (32, 32, 32, 1, 1, 1, 1)]
     assert found["qwen3-14b-polaris-dapo-16"]["config"]["method"] == {"name": "dapo", "n": 16, "keep_surplus": False}
     pods = parse_config(found["qwen2.5-3b-math-pods-32-8"]["config"])
     assert (pods.method.n, pods.selection.keep) == (32, 8)

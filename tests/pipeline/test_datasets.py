@@ -276,6 +276,13 @@ def test_the_protocol_is_a_file_for_each_benchmark(tmp_path: Path) -> None:
     given(tmp_path / "deepmath.parquet", many[::-1])
     prepare("math-7", tmp_path / "again", files)
     assert {row["prompt"] for row in rows_of(tmp_path / "again" / "deepmath500.jsonl")} == picked
+    # DeepMath's own training prompts are the others, from the same files.
+    del files["deepmath500"]
+    files["deepmath"] = [tmp_path / "deepmath.parquet"]
+    train, held_out = prepare("deepmath", tmp_path / "deepmath", files)
+    assert {row["prompt"] for row in rows_of(held_out.path)} > picked and train.held_out == 500
+    assert not picked & {row["prompt"] for row in rows_of(train.path)} and len(train.prompts) == 100
+    files["deepmath500"] = files.pop("deepmath")
     given(tmp_path / "deepmath.parquet", many[:300])
     with pytest.raises(ValueError, match="deepmath500 is 500 questions of zwhe99/DeepMath-103K; the files have 300"):
         prepare("math-7", tmp_path / "few", files)

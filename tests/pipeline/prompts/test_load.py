@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import ConfigProblems, DataConfig, parse_config
+from pipeline.config import PROTOCOLS, ConfigProblems, DataConfig, parse_config
 from pipeline.prompts import count_run_prompts, load_prompts, load_run_prompts, preflight
 from pipeline.prompts import load as loading
 
@@ -70,6 +70,31 @@ def test_missing_and_undecodable_files(tmp_path):
             load(special)
     with pytest.raises(ConfigProblems, match="cannot be read"):
         load(tmp_path / ("x" * 300))
+
+
+def test_a_protocol_without_its_files_says_how_to_make_them(tmp_path):
+    write(tmp_path / "train.jsonl", [{"prompt": "a", "answer": "1"}])
+    write(tmp_path / "eval.jsonl", [{"prompt": "b", "answer": "1"}])
+    config = {
+        "model": {"path": "m"},
+        "data": {"train": str(tmp_path / "train.jsonl"), "eval": str(tmp_path / "eval.jsonl")},
+        "evaluation": {"protocol": "math-7", "protocol_folder": str(tmp_path / "math-7")},
+    }
+    with pytest.raises(ConfigProblems) as caught:
+        load_run_prompts(parse_config(config))
+    (problem,) = caught.value.problems
+    assert problem.field == "evaluation.protocol_folder" and problem.message == (
+        "lacks aime24.jsonl, aime25.jsonl, amc23.jsonl, math500.jsonl, minerva.jsonl, olympiadbench.jsonl, "
+        f"deepmath500.jsonl: `pilot data prepare math-7 --out {tmp_path / 'math-7'}` makes them; "
+        "evaluation.protocol=null measures without"
+    )
+    (tmp_path / "math-7").mkdir()
+    for name in PROTOCOLS["math-7"]:
+        write(tmp_path / "math-7" / f"{name}.jsonl", [{"prompt": name, "answer": "1"}])
+    assert len(load_run_prompts(parse_config(config))[1]) == 8
+    (tmp_path / "math-7" / "amc23.jsonl").unlink()
+    with pytest.raises(ConfigProblems, match="lacks amc23.jsonl: `pilot"):
+        count_run_prompts(parse_config(config))
 
 
 def test_preflight_names_every_fault_at_once(tmp_path):
