@@ -20,13 +20,14 @@ from api.schemas import (
     EvaluationOut,
     FateCount,
     Ledger,
+    PromptMarkOut,
     PromptRow,
     RunDetail,
     RunSummary,
     StepOut,
 )
 from db import run_list, runs, views
-from db.models import FATES, Run
+from db.models import FATES, PromptMark, Run
 from db.run_list import Progress
 from db.views import BucketCounts, PromptStanding, Spend, bucket_counts
 from pipeline.config import parse_config
@@ -63,8 +64,9 @@ def ledger_of(sampled: Spend, fates: Mapping[str, Spend], evaluation: Mapping[st
     )
 
 
-def prompt_row(standing: PromptStanding) -> PromptRow:
-    return PromptRow.model_validate(standing, from_attributes=True)
+def prompt_row(standing: PromptStanding, marks: Sequence[PromptMark]) -> PromptRow:
+    held = [PromptMarkOut.model_validate(mark, from_attributes=True) for mark in marks]
+    return PromptRow(**standing._asdict(), marks=held)
 
 
 def alerts_now(session: Session, run_id: uuid.UUID) -> list[Alert]:

@@ -46,6 +46,7 @@ from api.schemas import (
     PromptSetOut,
     PromptSetPage,
     PromptSetRows,
+    PromptsMarked,
     PromptTags,
     RewardOut,
     RewardResult,
@@ -274,14 +275,20 @@ class Client:
         tag: str | None = None,
         min_rate: float | None = None,
         max_rate: float | None = None,
+        marked: str | None = None,
     ) -> PromptPage:
-        """sort: visits, rollouts, tokens, success_rate or step; a leading '-' means largest first."""
+        """sort: visits, rollouts, tokens, success_rate or step; a leading '-' means largest first. marked: with this
+        mark, or `any`.
+        """
         params: dict[str, Any] = {"bucket": bucket, "search": search, "sort": sort, "limit": limit, "cursor": cursor}
-        params |= {"tag": tag, "min_rate": min_rate, "max_rate": max_rate}
+        params |= {"tag": tag, "min_rate": min_rate, "max_rate": max_rate, "marked": marked}
         return self._call(PromptPage, "GET", _run(run_id, "prompts"), params=params)
 
     def export_prompts(self, run_id: uuid.UUID | str, format: str = "jsonl", **which: str | float | None) -> bytes:
-        """All prompts of a selection (bucket, search, tag, min_rate, max_rate) as a file; format: jsonl or parquet."""
+        """All prompts of a selection (bucket, search, tag, min_rate, max_rate, marked) as a file.
+
+        format: jsonl or parquet.
+        """
         params = which | {"format": format}
         return self._send("GET", _run(run_id, "prompts", "export"), params=params, wait=120).content
 
@@ -295,6 +302,16 @@ class Client:
         """A prompt's rollouts of the newest steps that visited it; before: only of earlier steps."""
         params = {"before": before, "steps": steps}
         return self._call(PromptRollouts, "GET", _run(run_id, "prompts", prompt_id, "rollouts"), params=params)
+
+    def mark_prompts(
+        self, run_id: uuid.UUID | str, mark: str, prompts: Sequence[str] | None = None, **which: str | float | None
+    ) -> PromptsMarked:
+        """Wishes a mark (pin, exclude, clear or retest) for prompts by their ids, or for all of a selection, as of
+        `export_prompts`. ApiError 422 when one of them cannot have it: then none gets it; 409 when no step will come.
+        """
+        body: dict[str, Any] = {"mark": mark}
+        body |= {"selection": which} if prompts is None else {"prompts": list(prompts)}
+        return self._call(PromptsMarked, "POST", _run(run_id, "prompts", "marks"), json=body)
 
     def prompt(self, run_id: uuid.UUID | str, prompt_id: str) -> PromptHistory:
         return self._call(PromptHistory, "GET", _run(run_id, "prompts", prompt_id))

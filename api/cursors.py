@@ -46,6 +46,7 @@ class PromptsCursor(Cursor):
     tag: str | None
     min_rate: float | None
     max_rate: float | None
+    marked: str | None
     sort: str
     value: Annotated[float, Field(ge=-(2**31), lt=2**53)]
     id: Annotated[str, Field(pattern=r"^[^\x00]*$")]

@@ -73,6 +73,7 @@ _QUEUED = _DETAIL | {"state": "queued", "started_at": None, "attempt": 0, "attem
 _QUEUED |= dict.fromkeys(("step", "rollouts", "tokens", "eval_rollouts", "eval_tokens"), 0)
 _QUEUED |= {"first_accuracy": None, "accuracy": None, "best_accuracy": None, "buckets": dict.fromkeys(BUCKETS, 0)}
 _QUEUED |= {"curve": [], "reward_variance": None, "seconds": 0.0, "seconds_left": None, "tags": []}
+_MARK = {"mark": "pin", "wished_at": "2026-01-05T09:38:00Z", "wished_by": "ada", "applied_step": 11}
 _PROMPT: dict[str, Any] = {
     "id": "5f2b8c0de1a94773",
     "text": "17+25=",
@@ -84,6 +85,7 @@ _PROMPT: dict[str, Any] = {
     "rollouts": 32,
     "tokens": 512,
     "step": 12,
+    "marks": [_MARK],
 }
 _VISIT: dict[str, Any] = {
     "step": 12,
@@ -422,7 +424,9 @@ ANSWERS: dict[str, Any] = {
         "prompt": _PROMPT,
         "visits": [_VISIT, _VISIT | {"stage": "commit", "n": 24, "tokens": 384, "bucket": "committed"}],
         "moves": [{"step": 9, "attempt": 1, "bucket": "unseen"}],
+        "marks": [_MARK],
     },
+    "mark_prompts": {"mark": "exclude", "marked": 2, "unchanged": 0},
     "list_prompt_tags": {"tags": [{"tag": "addition", "prompts": 120}]},
     "list_prompt_rollouts": {
         "rollouts": [

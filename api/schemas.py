@@ -21,6 +21,7 @@ from pipeline.prompts import PromptReport as PromptReport
 RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succeeded", "failed"]
 Bucket = Literal["unseen", "evicted", "skipped", "deferred", "ready", "committed"]
 Scope = Literal["read", "run", "admin"]
+PromptMarkName = Literal["pin", "exclude", "clear", "retest"]
 PromptSort = Literal[
     "visits", "-visits", "rollouts", "-rollouts", "tokens", "-tokens", "success_rate", "-success_rate", "step", "-step"
 ]  # fmt: skip
@@ -446,6 +447,25 @@ class Comparison(BaseModel):
     differences: list[ConfigDifference] = Field(description="The fields in which the groups' configs differ.")
 
 
+class PromptMarkOut(BaseModel):
+    """What somebody wished for a prompt: first in every epoch and never evicted (`pin`), never sampled (`exclude`),
+    neither (`clear`), or once in the next step (`retest`).
+    """
+
+    mark: PromptMarkName
+    wished_at: dt.datetime
+    wished_by: str = Field(description="Name of the token.")
+    applied_step: int | None = Field(description="The step from which on it holds; null: from the next one on.")
+
+
+class PromptsMarked(BaseModel):
+    """marked: prompts for which it is wished now. unchanged: those for which it was already."""
+
+    mark: PromptMarkName
+    marked: int
+    unchanged: int
+
+
 class PromptRow(BaseModel):
     id: str
     text: str
@@ -457,6 +477,9 @@ class PromptRow(BaseModel):
     rollouts: int
     tokens: int
     step: int | None = Field(description="Step of the last visit or change; null when unseen.")
+    marks: list[PromptMarkOut] = Field(
+        [], description="Its pin or exclusion, a `clear` that is still to come, a re-test that is."
+    )
 
 
 class PromptPage(BaseModel):
@@ -527,6 +550,7 @@ class PromptHistory(BaseModel):
     prompt: PromptRow
     visits: list[Visit]
     moves: list[Move] = []
+    marks: list[PromptMarkOut] = Field([], description="The newest 200 that were wished for it, the newest first.")
 
 
 class Preset(BaseModel):

@@ -37,8 +37,9 @@ class Wish(NamedTuple):
     prompt_id: str
 
 
-def wish(session: Session, run_id: uuid.UUID, prompt_ids: Iterable[str], mark: Mark, by: str) -> int:
-    """Wish it for these prompts. Returns for how many it was not wished already; wishing twice changes nothing.
+def wish(session: Session, run_id: uuid.UUID, prompt_ids: Iterable[str], mark: Mark, by: str) -> dict[str, str]:
+    """Wish it for these prompts. Returns those for which it was not wished already, each with its pin, exclusion or
+    `clear` before; wishing twice changes nothing.
 
     Raises RunNotFound, WrongState when no step of the run will come or its prompts are not known yet, and
     PromptsRefused for prompts that it does not train on and for a re-test of excluded ones.
@@ -76,7 +77,7 @@ def wish(session: Session, run_id: uuid.UUID, prompt_ids: Iterable[str], mark: M
         session.execute(
             sa.insert(PromptMark), [{"run_id": run_id, "prompt_id": id, "mark": mark, "wished_by": by} for id in new]
         )
-    return len(new)
+    return {id: standing.get(id, "clear") for id in new}
 
 
 def pending(session: Session, run_id: uuid.UUID) -> list[Wish]:

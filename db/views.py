@@ -13,11 +13,13 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import ColumnElement, Double, Select, and_, func, literal, or_, select, text, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
+from db import marks
 from db.models import (
     BUCKETS,
     Evaluation,
     LedgerEntry,
     Prompt,
+    PromptMark,
     PromptMove,
     PromptState,
     PromptVisit,
@@ -63,7 +65,8 @@ class PromptStanding(NamedTuple):
 
 class PromptFilter(NamedTuple):
     """Which of a run's prompts. search: part of the text in any case, a whole id, or a whole tag. min_rate, max_rate:
-    of the success rate at the last visit, ends included; they leave out prompts without one.
+    of the success rate at the last visit, ends included; they leave out prompts without one. marked: with such a mark,
+    held or still to come.
     """
 
     bucket: str | None = None
@@ -71,6 +74,7 @@ class PromptFilter(NamedTuple):
     tag: str | None = None
     min_rate: float | None = None
     max_rate: float | None = None
+    marked: marks.Marked | None = None
 
 
 class PromptCursor(NamedTuple):
@@ -90,6 +94,7 @@ class History(NamedTuple):
     prompt: PromptStanding
     visits: Sequence[PromptVisit]
     moves: Sequence[PromptMove]
+    marks: Sequence[PromptMark]  # newest first
 
 
 def metrics(
@@ -262,7 +267,7 @@ def prompts(
     run = get(session, run_id)
     if run.dataset_id is None:  # the trainer has not read its prompts yet
         return Prompts([], 0, None)
-    if which.search or which.tag is not None:
+    if which.search or which.tag is not None or which.marked is not None:
         return _read_through(session, run, which, sort, descending, limit, after)
     total = _count(session, run, which)
     places = sorted(
@@ -337,7 +342,7 @@ def _read_through(
     limit: int,
     after: PromptCursor | None,
 ) -> Prompts:
-    """The page for a filter that asks for the prompts' texts or tags: every prompt is looked at, once."""
+    """The page for a filter that asks for the prompts' texts, tags or marks: every prompt is looked at, once."""
     key = _sort_key(sort, descending)
     matching = _matching(run, which).add_columns(key.label("sort_key")).cte()
     total = select(func.count()).select_from(matching).scalar_subquery()
@@ -364,6 +369,14 @@ def selected(session: Session, run_id: uuid.UUID, which: PromptFilter) -> Iterat
         return iter(())
     rows = session.execute(_matching(run, which).order_by(Prompt.id).execution_options(yield_per=2000))
     return (PromptStanding(*row) for row in rows)
+
+
+def selected_ids(session: Session, run_id: uuid.UUID, which: PromptFilter, limit: int) -> Sequence[str]:
+    """The first `limit` prompts that match, by id."""
+    run = get(session, run_id)
+    if run.dataset_id is None:
+        return []
+    return session.scalars(_matching(run, which).with_only_columns(Prompt.id).order_by(Prompt.id).limit(limit)).all()
 
 
 def visited_steps(session: Session, run_id: uuid.UUID, prompt_id: str, before: int, limit: int) -> Sequence[int]:
@@ -401,7 +414,7 @@ def prompt_history(session: Session, run_id: uuid.UUID, prompt_id: str) -> Histo
         .where(PromptMove.run_id == run_id, PromptMove.prompt_id == prompt_id)
         .order_by(PromptMove.step)
     ).all()
-    return History(PromptStanding(*row), visits, moves)
+    return History(PromptStanding(*row), visits, moves, marks.of_prompt(session, run_id, prompt_id))
 
 
 _bucket = func.coalesce(PromptState.bucket, "unseen")
@@ -441,6 +454,8 @@ def _matching(run: Run, which: PromptFilter) -> Select[*tuple[Any, ...]]:
         )
     if which.tag is not None:
         matching = matching.where(Prompt.tags.contains([which.tag]))
+    if which.marked is not None:
+        matching = matching.where(Prompt.id.in_(marks.marked(run.id, which.marked)))
     return matching.where(*_of_state(which._replace(bucket=None)))
 
 

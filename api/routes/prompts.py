@@ -17,6 +17,8 @@ from api.schemas import (
     Bucket,
     Move,
     PromptHistory,
+    PromptMarkName,
+    PromptMarkOut,
     PromptPage,
     PromptRollouts,
     PromptSort,
@@ -25,7 +27,7 @@ from api.schemas import (
     TagCount,
     Visit,
 )
-from db import views
+from db import marks, views
 from pipeline import rundir
 
 MOST_CHARACTERS: Final = 4_000_000
@@ -47,9 +49,12 @@ class Selection(BaseModel):
     tag: CleanText | None = Field(None, max_length=500, description="Only prompts with this tag.")
     min_rate: Rate = Field(None, description="Least success rate at the last visit; leaves out unseen prompts.")
     max_rate: Rate = Field(None, description="Greatest success rate at the last visit; leaves out unseen prompts.")
+    marked: Literal[PromptMarkName, "any"] | None = Field(
+        None, description="Only prompts with this mark: it holds, or is to come."
+    )
 
     def filter(self) -> views.PromptFilter:
-        return views.PromptFilter(self.bucket, self.search, self.tag, self.min_rate, self.max_rate)
+        return views.PromptFilter(self.bucket, self.search, self.tag, self.min_rate, self.max_rate, self.marked)
 
 
 class PromptsQuery(Selection):
@@ -83,7 +88,9 @@ def list_prompts(run_id: RunId, query: Annotated[PromptsQuery, Query()], session
             **query.filter()._asdict(), sort=query.sort, value=found.after.value, id=found.after.id
         )
         next_cursor = cursors.encode(at)
-    return PromptPage(prompts=[prompt_row(row) for row in found.rows], total=found.total, next_cursor=next_cursor)
+    held = marks.current(session, run_id, [row.id for row in found.rows])
+    rows = [prompt_row(row, held.get(row.id, ())) for row in found.rows]
+    return PromptPage(prompts=rows, total=found.total, next_cursor=next_cursor)
 
 
 @router.get("/tags", operation_id="list_prompt_tags", responses=problems("run-not-found", "invalid-request"))
@@ -169,8 +176,10 @@ def list_prompt_rollouts(
 def get_prompt(run_id: RunId, prompt_id: PromptId, session: Reading) -> PromptHistory:
     """One prompt and all its visits in the order in which they happened."""
     history = views.prompt_history(session, run_id, prompt_id)
+    held = marks.current(session, run_id, [prompt_id])
     return PromptHistory(
-        prompt=prompt_row(history.prompt),
+        prompt=prompt_row(history.prompt, held.get(prompt_id, ())),
         visits=[Visit.model_validate(visit, from_attributes=True) for visit in history.visits],
         moves=[Move.model_validate(move, from_attributes=True) for move in history.moves],
+        marks=[PromptMarkOut.model_validate(mark, from_attributes=True) for mark in history.marks],
     )

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from api.access import OPEN
 from db.models import IdempotencyKey, Run, Token
-from tests.api.rows import add_run
+from tests.api.rows import add_prompts, add_run
 from tests.api.served import make_token
 from tests.api.test_problems import JSON, problem
 
@@ -144,6 +144,7 @@ def test_every_change_is_in_the_audit_log(
         "change_run": f"/api/v1/runs/{run}",
         "delete_run": f"/api/v1/runs/{add_run(engine, state='failed').id}",
         "clone_run": f"/api/v1/runs/{run}/clone",
+        "mark_prompts": f"/api/v1/runs/{add_run(engine, dataset_id=add_prompts(engine, 1)).id}/prompts/marks",
         "revoke_token": f"/api/v1/tokens/{token}",
         "change_settings": "/api/v1/settings",
         "create_webhook": None,
@@ -152,6 +153,7 @@ def test_every_change_is_in_the_audit_log(
     }
     bodies: dict[str, Any] = {"upload_prompt_set": [{"prompt": "2?", "answer": "2"}]}
     bodies |= {"change_run": {"priority": 3}, "clone_run": {"config": {"name": "again"}}}
+    bodies |= {"mark_prompts": {"mark": "pin", "prompts": ["p000"]}}
     bodies |= {"change_settings": {"price_per_gpu_hour": 2, "currency": "EUR"}}
     expected = 5
     for method, _, name in operations(api):

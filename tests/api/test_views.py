@@ -246,7 +246,7 @@ def test_prompts_without_a_visit_are_unseen(api: TestClient, run: models.Run) ->
     assert len(rows) == 12
     assert rows["p011"] == {
         "id": "p011", "text": "What is 11?", "answer": "11", "tags": ["mod2"], "bucket": "unseen",
-        "success_rate": None, "visits": 0, "rollouts": 0, "tokens": 0, "step": None,
+        "success_rate": None, "visits": 0, "rollouts": 0, "tokens": 0, "step": None, "marks": [],
     }  # fmt: skip
     assert (rows["p003"]["bucket"], rows["p003"]["success_rate"], rows["p003"]["step"]) == ("ready", 0.5, 6)
 

@@ -85,7 +85,7 @@ def test_marks_reach_the_trainer_and_come_back_with_the_step(stage: Stage) -> No
 def wish(stage: Stage, run_id: uuid.UUID, prompts: list[str], mark: marks.Mark) -> int:
     """Returns the step that the run had finished by then."""
     with Session(stage.engine) as session, session.begin():
-        assert marks.wish(session, run_id, prompts, mark, "ada") == len(prompts)
+        assert marks.wish(session, run_id, prompts, mark, "ada").keys() == set(prompts)
     return stage.run(run_id).step
 
 
