@@ -14,8 +14,10 @@ from api import alerts
 from api.schemas import (
     Alert,
     AttemptOut,
+    BenchmarkAsked,
     BenchmarkSpend,
     BucketsAt,
+    CheckpointEvaluation,
     CurvePoint,
     EvaluationOut,
     FateCount,
@@ -26,8 +28,8 @@ from api.schemas import (
     RunSummary,
     StepOut,
 )
-from db import run_list, runs, views
-from db.models import FATES, PromptMark, Run
+from db import evaluations, run_list, runs, views
+from db.models import FATES, Evaluation, PromptMark, Run
 from db.run_list import Progress
 from db.views import BucketCounts, PromptStanding, Spend, bucket_counts
 from pipeline.config import parse_config
@@ -48,6 +50,37 @@ def run_detail(session: Session, run: Run) -> RunDetail:
     engine = run.config.get("engine", {})  # the torch engine has one device, and names none
     gpu_hours = body["seconds"] / 3600 * engine.get("nodes", 1) * engine.get("gpus_per_node", 1)
     return RunDetail.model_validate(body | {"attempts": attempts, "gpu_hours": gpu_hours})
+
+
+def checkpoint_evaluations(session: Session, rows: Sequence[Run]) -> list[CheckpointEvaluation]:
+    standings = runs.standings(session, rows)
+    progress = run_list.progress(session, [row.id for row in rows])
+    found = evaluations.results(session, [row.id for row in rows])
+    return [_evaluation(row, standings[row.id].reason, progress[row.id].seconds, found.get(row.id)) for row in rows]
+
+
+def checkpoint_evaluation(session: Session, row: Run) -> CheckpointEvaluation:
+    """The evaluation as it stands in this transaction."""
+    return checkpoint_evaluations(session, [row])[0]
+
+
+def _evaluation(row: Run, reason: str | None, seconds: float, found: Evaluation | None) -> CheckpointEvaluation:
+    config = parse_config(row.config)
+    columns = {name: getattr(row, name) for name in CheckpointEvaluation.model_fields if hasattr(row, name)}
+    return CheckpointEvaluation.model_validate(
+        columns
+        | {
+            "run_id": row.evaluates,
+            "run_name": row.name,
+            "benchmarks": [BenchmarkAsked.model_validate(b, from_attributes=True) for b in config.benchmarks],
+            "reason": reason,
+            "seconds": seconds,
+            "gpu_hours": seconds / 3600 * config.engine.n_gpus,
+            "rollouts": row.eval_rollouts,
+            "tokens": row.eval_tokens,
+            "results": found.benchmarks if found is not None else [],
+        }
+    )
 
 
 def buckets_at(counts: BucketCounts) -> BucketsAt:

@@ -17,6 +17,7 @@ from api.routes import (
     audits,
     compare,
     config,
+    evaluations,
     events,
     files,
     health,
@@ -66,8 +67,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.metrics = Metrics(engine)
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
-    topics = (runs, events, views, compare, audits, files, prompts, marks, prompt_sets, config, tokens, webhooks)
-    for topic in (*topics, platform, rewards, health):
+    topics = (runs, events, views, compare, audits, evaluations, files, prompts, marks, prompt_sets, config, tokens)
+    for topic in (*topics, webhooks, platform, rewards, health):
         app.include_router(topic.router)
     for error in (ApiProblem, *HANDLED, Exception):
         app.add_exception_handler(error, answer)

@@ -23,6 +23,8 @@ from api.schemas import (
     Audit,
     AuditPage,
     Buckets,
+    CheckpointEvaluation,
+    CheckpointEvaluations,
     Checkpoints,
     Comparison,
     ConfigCheck,
@@ -362,6 +364,43 @@ class Client:
         """A benchmark's responses after a step as a Parquet file."""
         return self._send("GET", _run(run_id, "evaluations", str(step), benchmark)).content
 
+    def evaluate(
+        self, run_id: uuid.UUID | str, ask: dict[str, Any] | None = None, key: str | None = None
+    ) -> CheckpointEvaluation:
+        """Has a checkpoint of the run measured. ask: the fields of EvaluationAsk; none: the newest, as the run does.
+
+        key: the same call with the same key asks for nothing more. ApiError 422 names what is not accepted.
+        """
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return self._call(
+            CheckpointEvaluation, "POST", _run(run_id, "evaluations"), json=ask or {}, headers=headers, wait=50
+        )
+
+    def evaluations(
+        self,
+        run_id: uuid.UUID | str | None = None,
+        state: Sequence[str] | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> CheckpointEvaluations:
+        """What was asked for, newest first; only of this run, and only in these states."""
+        params = {"run": None if run_id is None else str(run_id), "state": state, "limit": limit, "cursor": cursor}
+        return self._call(CheckpointEvaluations, "GET", "/api/v1/evaluations", params=params)
+
+    def get_evaluation(self, evaluation_id: uuid.UUID | str) -> CheckpointEvaluation:
+        return self._call(CheckpointEvaluation, "GET", _evaluation(evaluation_id))
+
+    def stop_evaluation(self, evaluation_id: uuid.UUID | str) -> CheckpointEvaluation:
+        """ApiError 409 when it has ended."""
+        return self._call(CheckpointEvaluation, "POST", _evaluation(evaluation_id, "stop"))
+
+    def evaluation_log(
+        self, evaluation_id: uuid.UUID | str, attempt: int | None = None, offset: int | None = None, limit: int = 65_536
+    ) -> LogPart:
+        """As `log`, of what evaluates."""
+        params = {"attempt": attempt, "offset": offset, "limit": limit}
+        return self._call(LogPart, "GET", _evaluation(evaluation_id, "log"), params=params)
+
     def config_schema(self) -> dict[str, Any]:
         """The JSON schema of RunConfig."""
         return self._read(_schema, self._send("GET", "/api/v1/config/schema"))
@@ -556,6 +595,10 @@ class Client:
 
 def _run(run_id: uuid.UUID | str, *rest: str) -> str:
     return "/".join(["/api/v1/runs", *(quote(str(part), safe="") for part in (run_id, *rest))])
+
+
+def _evaluation(evaluation_id: uuid.UUID | str, *rest: str) -> str:
+    return "/".join(["/api/v1/evaluations", quote(str(evaluation_id), safe=""), *rest])
 
 
 def _webhook(webhook_id: uuid.UUID | str, *rest: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.config import ConfigProblems, FieldProblem, RunConfig, parse_config
-from pipeline.prompts import preflight
+from api.schemas import EvaluationAsk
+from pipeline.asked import asked_config
+from pipeline.config import ConfigProblems, FieldProblem, RunConfig, parse_config, parse_reward
+from pipeline.prompts import preflight, preflight_evaluation
 
 _MAX_DEPTH = 32
 
@@ -22,6 +24,26 @@ def accept(data: dict[str, Any]) -> RunConfig:
         # A path that can't be looked at: too long, no permission, ~nobody.
         message = f"a path in it cannot be read: {error}"
         raise ConfigProblems.one("config", None, message) from None
+    return config
+
+
+def accept_evaluation(run: dict[str, Any], ask: EvaluationAsk) -> RunConfig:
+    """The run's config with the benchmarks that are asked for, their prompts and the model checked.
+
+    Raises ConfigProblems with every fault.
+    """
+    problems = _unstorable(ask.model_dump())
+    if problems:
+        raise ConfigProblems(problems)
+    changes = ask.model_dump(include={"samples", "temperature", "top_p", "greedy"}, exclude_none=True)
+    if ask.reward is not None:
+        changes["reward"] = parse_reward(ask.reward)
+    config = asked_config(parse_config(run), ask.benchmarks, ask.protocol, changes)
+    try:
+        preflight_evaluation(config)
+    except (OSError, RuntimeError) as error:
+        message = f"a path in it cannot be read: {error}"
+        raise ConfigProblems.one("benchmarks", ask.benchmarks, message) from None
     return config
 
 

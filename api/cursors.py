@@ -64,6 +64,12 @@ class PromptSetsCursor(Cursor):
     id: uuid.UUID
 
 
+class EvaluationsCursor(Cursor):
+    filters: str
+    created_at: AwareDatetime
+    id: uuid.UUID
+
+
 class AuditCursor(Cursor):
     target: str | None
     id: Annotated[int, Field(ge=0, lt=2**63)]

@@ -106,6 +106,66 @@ _LEDGER: dict[str, Any] = {
     ],
     "evaluation": [{"benchmark": "held-out", "rollouts": 1920, "tokens": 11520}],
 }
+_BENCHMARK: dict[str, Any] = {
+    "name": "held-out",
+    "dataset": "9d0c4b7a1e2f3355",
+    "n_prompts": 200,
+    "samples": 4,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "accuracy": 0.47,
+    "stderr": 0.021,
+    "pass_at": {"1": 0.47, "2": 0.58, "4": 0.66},
+    "majority": 0.52,
+    "greedy_accuracy": 0.5,
+    "greedy_stderr": 0.035,
+    "n_failed": 0,
+    "rollouts": 1000,
+    "tokens": 6000,
+    "seconds": 4.1,
+}
+_EVALUATION: dict[str, Any] = {
+    "id": "d41a7c2e-90b3-4f6e-8a52-1c7be9a5d033",
+    "run_id": _RUN,
+    "run_name": "first run",
+    "step": 40,
+    "benchmarks": [
+        {
+            "name": "held-out",
+            "data": "pipeline/bundled/prompts.eval.jsonl",
+            "samples": 4,
+            "greedy": True,
+            "temperature": 1.0,
+            "top_p": 1.0,
+        }
+    ],
+    "state": "succeeded",
+    "reason": "the checkpoint of step 40 is evaluated",
+    "priority": 0,
+    "device": "cpu",
+    "n_devices": 1,
+    "created_by": "ada",
+    "created_at": "2026-01-05T11:00:02Z",
+    "started_at": "2026-01-05T11:00:03Z",
+    "finished_at": "2026-01-05T11:00:16Z",
+    "stop_requested_at": None,
+    "attempt": 1,
+    "seconds": 12.4,
+    "gpu_hours": 0.0034,
+    "rollouts": 1000,
+    "tokens": 6000,
+    "results": [_BENCHMARK],
+}
+_NOT_YET: dict[str, Any] = {
+    "state": "queued",
+    "reason": "it waits for a CPU slot (0 of 2 free; it is next)",
+    "attempt": 0,
+    "seconds": 0.0,
+    "gpu_hours": 0.0,
+    "rollouts": 0,
+    "tokens": 0,
+    "results": [],
+}
 _METRICS = {"success_rate": 0.44, "reward_variance": 0.21, "loss": 0.012, "grad_norm": 0.8, "age_mean": None}
 
 _TOKEN: dict[str, Any] = {
@@ -265,6 +325,13 @@ ANSWERS: dict[str, Any] = {
     "list_runs": {"runs": [_SUMMARY], "total": 1, "next_cursor": None},
     "list_facets": {"methods": ["grpo", "pilot_commit"], "tags": ["baseline"], "owners": ["ada"]},
     "get_run": _DETAIL,
+    "create_evaluation": _EVALUATION | dict.fromkeys(("started_at", "finished_at")) | _NOT_YET,
+    "list_evaluations": {"evaluations": [_EVALUATION], "next_cursor": None},
+    "get_evaluation": _EVALUATION,
+    "stop_evaluation": _EVALUATION
+    | _NOT_YET
+    | {"state": "stopping", "attempt": 1, "stop_requested_at": "2026-01-05T11:00:21Z", "finished_at": None},
+    "get_evaluation_log": {"attempt": 1, "offset": 0, "text": "loading\n", "next_offset": 8, "size": 8},
     "stop_run": _DETAIL | {"state": "stopping", "stop_requested_at": "2026-01-05T09:41:00Z"},
     "resume_run": _DETAIL | {"state": "queued"},
     "clone_run": _QUEUED | {"cloned_from": _RUN, "id": "c3b0f9e4-5d27-4e0a-8f6e-0d3f1b8c7a22"},
@@ -535,6 +602,7 @@ ANSWERS: dict[str, Any] = {
                         "offered": True,
                         "use": 0.94,
                         "run_id": _RUN,
+                        "evaluation_id": None,
                         "run_name": "first run",
                         "taken_at": "2026-01-05T09:30:02Z",
                     }

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from api.schemas import Problem
 from db import DatabaseUnavailable, SchemaMismatch
+from db.evaluations import EvaluationNotFound
 from db.idempotency import KeyReused
 from db.prompt_sets import PromptSetInUse, PromptSetNotFound
 from db.runs import RunNotFound, WrongState
@@ -39,6 +40,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "run-not-found": (404, "There is no such run"),
     "prompt-set-not-found": (404, "There is no such prompt set"),
     "prompt-not-found": (404, "There is no such prompt"),
+    "evaluation-not-found": (404, "There is no such evaluation"),
     "webhook-not-found": (404, "There is no such webhook"),
     "file-not-found": (404, "There is no such file"),
     "token-not-found": (404, "There is no such token"),
@@ -69,6 +71,7 @@ KINDS: dict[str, tuple[int, str]] = {
 HANDLED = (
     ConfigProblems,
     DatabaseUnavailable,
+    EvaluationNotFound,
     HTTPException,
     KeyReused,
     PromptNotFound,
@@ -158,6 +161,8 @@ def problem_of(error: Exception) -> ApiProblem:
             return ApiProblem("prompt-set-in-use", _sentence(error))
         case TokenNotFound():
             return ApiProblem("token-not-found", f"{_sentence(error)} GET /api/v1/tokens lists the tokens.")
+        case EvaluationNotFound():
+            return ApiProblem("evaluation-not-found", f"{_sentence(error)} GET /api/v1/evaluations lists them.")
         case WebhookNotFound():
             return ApiProblem("webhook-not-found", f"{_sentence(error)} GET /api/v1/webhooks lists them.")
         case TokenRefused():

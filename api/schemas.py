@@ -643,6 +643,72 @@ class EvaluationFiles(BaseModel):
     next_step: int | None = Field(description="`from_step` of the following page.")
 
 
+class EvaluationAsk(BaseModel):
+    """What to measure of a checkpoint. The held-out set is always measured, too, as the run does."""
+
+    model_config = ConfigDict(extra="forbid")
+    step: Annotated[int, Field(ge=0, lt=2**31)] | Literal["newest", "best"] = Field(
+        "newest", description="The checkpoint's step; `best`: the most accurate one.", examples=[40]
+    )
+    benchmarks: list[Annotated[str, Field(min_length=1, max_length=500)]] | None = Field(
+        None,
+        max_length=20,
+        description="Names of the run's benchmarks, or other prompt sets, written as a config's `data.eval`. Left out: "
+        "all of the run's, or only those of the protocol.",
+        examples=[["aime24", "set:mini@1f0c2a9b7d3e"]],
+    )
+    protocol: Literal["math-7"] | None = Field(None, description="Also these, as a config's `evaluation.protocol`.")
+    samples: int | None = Field(None, ge=1, lt=2**31, description="Per prompt, in place of each benchmark's own.")
+    temperature: float | None = Field(None, gt=0, description="The same for the temperature.")
+    top_p: float | None = Field(None, gt=0, le=1, description="The same for top-p.")
+    greedy: bool | None = Field(None, description="Whether each prompt is answered once more, greedily.")
+    reward: dict[str, Any] | None = Field(None, description="What judges, as in a config.", examples=[{"name": "math"}])
+
+
+class BenchmarkAsked(BaseModel):
+    """What is measured and how. A name with a suffix, `aime24.k64.t0.6`: otherwise than the run measures it."""
+
+    name: str = Field(examples=["held-out"])
+    data: str
+    samples: int
+    greedy: bool
+    temperature: float | None
+    top_p: float | None
+
+
+class CheckpointEvaluation(BaseModel):
+    """An evaluation that was asked for. Its results are also with the run's own evaluations of that step."""
+
+    id: uuid.UUID
+    run_id: uuid.UUID
+    run_name: str
+    step: int
+    benchmarks: list[BenchmarkAsked]
+    state: str = Field(examples=["running"], description="As a run's; `stopped`: on request, or with the platform.")
+    reason: str | None = Field(description="Why it is in this state, for a person.")
+    priority: int = Field(description="In the queue of runs: that of its run.")
+    device: str
+    n_devices: int
+    created_by: str | None
+    created_at: dt.datetime
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    stop_requested_at: dt.datetime | None
+    attempt: int = Field(description="Above 1: it began again after its process or its host was lost.")
+    seconds: float = Field(description="How long it has run, all attempts together.")
+    gpu_hours: float = Field(description="`seconds` on each of its engine's GPUs; the CPU counts as one.")
+    rollouts: int = Field(description="Sampled by it; the run's ledger has them under evaluation.")
+    tokens: int
+    results: list[BenchmarkOut] = Field(description="Empty until it has succeeded.")
+
+
+class CheckpointEvaluations(BaseModel):
+    """Newest first. Pass `next_cursor` as `cursor` for the following page; null at the end."""
+
+    evaluations: list[CheckpointEvaluation]
+    next_cursor: str | None
+
+
 class TokenCreate(BaseModel):
     """A token to make. `read` sees runs, `run` also starts, stops and changes them, `admin` also makes tokens."""
 
@@ -683,6 +749,7 @@ class SlotOut(BaseModel):
     offered: bool = Field(description="false: its host has it no more, and the run that holds it is still ending.")
     use: float | None = Field(description="Share of the time that the GPU computed, lately; null: not known.")
     run_id: uuid.UUID | None
+    evaluation_id: uuid.UUID | None = Field(None, description="Not the run itself holds it, but an evaluation of it.")
     run_name: str | None = Field(description="null: nobody holds it, or the run was deleted.")
     taken_at: dt.datetime | None
 

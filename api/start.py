@@ -1,4 +1,4 @@
-"""Starting a run: stored once, however often the request arrives, and then sent to a worker."""
+"""Starting a run, or an evaluation: stored once, however often the request arrives, and then sent to a worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Header, Response
 from sqlalchemy.orm import Session
@@ -14,12 +14,15 @@ from sqlalchemy.orm import Session
 from api.access import Caller
 from api.answers import run_detail
 from api.dependencies import CleanText
-from api.schemas import RunDetail
+from api.schemas import CheckpointEvaluation, RunDetail
 from db import idempotency, prompt_sets, runs
+from db.models import Run
 from pipeline.config import RunConfig
 from pipeline.prompts import sets_of
 from worker import queue
 
+_Made = TypeVar("_Made", RunDetail, CheckpointEvaluation)
+_Prepared = TypeVar("_Prepared")
 BROKER_AWAY: Final = (
     "the broker cannot be reached (check that it runs and that REDIS_URL is right); a worker finds the run all the same"
 )
@@ -29,14 +32,15 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=200,
-        description="Any text that is new for each run to start. Sent again within 24 hours, with the same body, it "
-        "gets the first answer again and starts nothing; so a request whose answer was lost can be repeated.",
+        description="Any text that is new for each run or evaluation. Sent again within 24 hours, with "
+        "the same body, it gets the first answer again and starts nothing: a request whose answer was lost may be "
+        "repeated.",
     ),
 ]
 CREATED: Final[dict[int | str, dict[str, Any]]] = {
     201: {
         "headers": {
-            "Location": {"description": "Address of the run.", "schema": {"type": "string"}},
+            "Location": {"description": "Address of what was created.", "schema": {"type": "string"}},
             "Idempotency-Replayed": {
                 "description": "`true`: this is the answer that an earlier request with the same key got.",
                 "schema": {"type": "string"},
@@ -63,42 +67,64 @@ def start(
     request: what the key stands for, as JSON. config: called when the run is needed; may raise ConfigProblems.
     Raises KeyReused.
     """
-    digest = hashlib.sha256(json.dumps([action, request], sort_keys=True).encode()).hexdigest()
+
+    def store(accepted: RunConfig) -> RunDetail:
+        prompt_sets.hold(session, sets_of(accepted))
+        return _create(session, caller, action, accepted, priority, cloned_from)
+
+    run = once(session, response, caller, key, [action, request], RunDetail, config, store, run_detail)
+    response.headers["Location"] = f"/api/v1/runs/{run.id}"
+    return run
+
+
+def once(
+    session: Session,
+    response: Response,
+    caller: Caller,
+    key: str | None,
+    request: object,
+    body: type[_Made],
+    prepare: Callable[[], _Prepared],
+    store: Callable[[_Prepared], _Made],
+    shown: Callable[[Session, Run], _Made],
+) -> _Made:
+    """Put something into the queue and tell the workers, unless the same request with the same key did.
+
+    prepare: what takes long, called outside of a transaction and only when it is needed. store: within one. shown: the
+    answer from the row. Raises KeyReused, and what these raise.
+    """
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
     earlier = None
     if key is not None:
         with session.begin():
             earlier = idempotency.find(session, caller.id, key, digest)
     if earlier is None:
-        accepted = config()  # reads files: not within a transaction
+        prepared = prepare()
         with session.begin():
             if key is not None:
                 earlier = idempotency.take(session, caller.id, key, digest)
             if earlier is None:
-                prompt_sets.hold(session, sets_of(accepted))
-                created = _create(session, caller, action, accepted, priority, cloned_from)
+                created = store(prepared)
                 if key is not None:
                     idempotency.keep(session, caller.id, key, created.model_dump(mode="json"))
     if earlier is not None:
-        run = RunDetail.model_validate(earlier)
         response.headers["Idempotency-Replayed"] = "true"
-    else:
-        run = sent(session, created)
-        if key is not None and run.reason != created.reason:
-            with session.begin():
-                idempotency.keep(session, caller.id, key, run.model_dump(mode="json"))
-    response.headers["Location"] = f"/api/v1/runs/{run.id}"
-    return run
+        return body.model_validate(earlier)
+    made = sent(session, created, shown)
+    if key is not None and made.reason != created.reason:
+        with session.begin():
+            idempotency.keep(session, caller.id, key, made.model_dump(mode="json"))
+    return made
 
 
-def sent(session: Session, run: RunDetail) -> RunDetail:
-    """The run after it was sent to a worker. Call it after the commit: a worker must find what it is sent."""
+def sent(session: Session, made: _Made, shown: Callable[[Session, Run], _Made]) -> _Made:
+    """The run or evaluation after it was sent to a worker. Call it after the commit: a worker must find it."""
     try:
-        queue.enqueue(run.id)
+        queue.enqueue(made.id)
     except queue.BrokerUnavailable:
         with session.begin():
-            row = runs.set_queued_reason(session, run.id, BROKER_AWAY)
-            return run_detail(session, row)
-    return run
+            return shown(session, runs.set_queued_reason(session, made.id, BROKER_AWAY))
+    return made
 
 
 def _create(

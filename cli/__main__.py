@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -429,23 +429,70 @@ def data_decontaminate(
     raise typer.Exit(1 if any(found.values()) else 0)
 
 
-@app.command("eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command("eval")
 def evaluate(
-    context: typer.Context,
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, such as .pilot/runs/ID.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's id: its workers evaluate. A run's folder: this machine does.")
+    ],
+    step: Annotated[
+        str, typer.Option(metavar="N", help="The checkpoint's step, newest, or (of an id) best.")
+    ] = "newest",
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|SET", help="A benchmark of the run, or a prompt set; may be repeated [all]."),
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Of an id: also these, such as math-7.")] = None,
+    samples: Annotated[int | None, typer.Option(metavar="K", help="Per prompt, in place of each one's own.")] = None,
+    temperature: Annotated[float | None, typer.Option(metavar="T", help="The same for the temperature.")] = None,
+    top_p: Annotated[float | None, typer.Option(metavar="P", help="The same for top-p.")] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Answer each prompt once more, greedily.")] = False,
+    reward: Annotated[str | None, typer.Option(metavar="NAME|JSON", help="What judges.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep the responses there.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Of an id: follow it to its end; 0 only if it succeeds.")
+    ] = False,
+    key: Annotated[str | None, typer.Option(help="Of an id: the same call with it starts no second one.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure a checkpoint of a run on benchmarks, here and now; the run itself is not touched.
+    """Measure a checkpoint of a run on benchmarks.
 
-    --step N (the newest), --benchmark NAME|FILE (all of the run's), --samples K, --temperature T, --top-p P, --greedy,
-    --reward NAME, --out FOLDER (keep the responses), --json. On a slow machine it takes as long as an evaluation of the
-    run did.
+    Of an id: the platform does, as soon as a slot is free, and the results come to the run. Of a folder, such as
+    .pilot/runs/ID: here and now, and the run is not touched.
     """
+    asked = {
+        "step": step, "benchmarks": benchmark, "protocol": protocol, "samples": samples, "temperature": temperature,
+        "top_p": top_p, "greedy": greedy or None, "reward": reward,
+    }  # fmt: skip
+    if Path(run).is_dir() or len(Path(run).parts) > 1:
+        raise typer.Exit(_evaluate_here(Path(run), asked, out, as_json))
+    from cli import evaluate as it
+
+    with _client() as client:
+        found = it.ask(client, run, asked, key)
+        if wait or out is not None:
+            found = it.follow(client, found)
+        if out is not None and found.state == "succeeded":
+            it.keep(client, found, out)
+    print(found.model_dump_json(indent=2) if as_json else it.shown(found))
+    raise typer.Exit(0 if found.state == "succeeded" or not (wait or out) else 1)
+
+
+def _evaluate_here(run_dir: Path, asked: dict[str, Any], out: Path | None, as_json: bool) -> int:
+    """In a process of its own, which has the engine. Raises Failure."""
     import subprocess
 
     if not (run_dir / "config.json").is_file():
-        raise Failure(f"{run_dir} has no config.json: give a run's folder, such as {home()}/runs/ID.", 2)
-    command = [sys.executable, "-m", "pipeline", "evaluate", str(run_dir.resolve()), *context.args]
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+        raise Failure(f"{run_dir} has no config.json: give a run's folder, such as {home()}/runs/ID, or its id.", 2)
+    if asked["protocol"] is not None:
+        raise Failure("--protocol goes with a run's id; of a folder, name the files with --benchmark.", 2)
+    options = [f"--benchmark={name}" for name in asked["benchmarks"] or ()]
+    given = asked | {"step": None if asked["step"] == "newest" else asked["step"], "out": out}
+    for name in ("step", "samples", "temperature", "top_p", "reward", "out"):
+        options += [] if given[name] is None else [f"--{name.replace('_', '-')}={given[name]}"]
+    options += ["--greedy"] if asked["greedy"] else []
+    options += ["--json"] if as_json else []
+    command = [sys.executable, "-m", "pipeline", "evaluate", str(run_dir.resolve()), *options]
+    return subprocess.run(command, check=False).returncode
 
 
 @runs.command("clone")

@@ -55,7 +55,8 @@ def compare(session: Session, run_ids: Sequence[uuid.UUID], *, points: int, metr
     points: about so many steps of each run at most; the first and the last are always among them.
     Raises RunNotFound for the first that is unknown.
     """
-    runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(run_ids), Run.deleted_at.is_(None)))}
+    kept = select(Run).where(Run.id.in_(run_ids), Run.deleted_at.is_(None), Run.evaluates.is_(None))
+    runs = {run.id: run for run in session.scalars(kept)}
     for run_id in run_ids:
         if run_id not in runs:
             raise RunNotFound(run_id)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -195,6 +195,11 @@ def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping
     statement = insert(Evaluation).values(row)
     columns = {name: statement.excluded[name] for name in row if name not in ("run_id", "step")}
     session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=columns))
+    _add_eval_spend(run, values)
+    _refresh_accuracy(session, run)
+
+
+def _add_eval_spend(run: Run, values: Mapping[str, Any]) -> None:
     run.eval_rollouts += int(values["eval_rollouts"])
     run.eval_tokens += int(values["eval_tokens"])
     spend = dict(run.eval_spend)
@@ -202,6 +207,38 @@ def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping
         before = spend.get(benchmark["name"], {"rollouts": 0, "tokens": 0})
         spend[benchmark["name"]] = {kind: before[kind] + benchmark[kind] for kind in before}
     run.eval_spend = spend
+
+
+def add_to_evaluated(session: Session, run: Run, values: Mapping[str, Any], own: Collection[str]) -> None:
+    """What an evaluation on demand has found: in its run's own evaluation of that step, in place of what was measured
+    again, with its spend. The caller has locked the run. own: the names of the run's own benchmarks.
+
+    Of a step that the run has not finished, as one that is trained again, only the spend is booked.
+    """
+    _add_eval_spend(run, values)
+    found: list[dict[str, Any]] = values["benchmarks"]
+    step, key = values["step"], (run.id, values["step"])
+    spent = session.scalar(
+        sa.select(StepMetrics.rollouts).where(StepMetrics.run_id == run.id, StepMetrics.step == step)
+    )
+    if spent is None and step > 0:
+        return
+    before = session.get(Evaluation, key, with_for_update=True, populate_existing=True)
+    merged = {b["name"]: b for b in (before.benchmarks if before else [])} | {b["name"]: b for b in found}
+    others = [merged.get(name) for name in own if name != found[0]["name"]]
+    counted = [b for b in others if b is not None]
+    whole = bool(others) and len(counted) == len(others)
+    columns = {name: values[name] for name in ("greedy_accuracy", "sampled_accuracy", "stderr", "samples", "n_prompts")}
+    columns["benchmarks"] = list(merged.values())
+    columns["mean_accuracy"] = sum(b["accuracy"] for b in counted) / len(counted) if whole else None
+    columns["mean_stderr"] = sum(b["stderr"] ** 2 for b in counted) ** 0.5 / len(counted) if whole else None
+    if before is None:
+        spend = {name: values[name] for name in ("eval_rollouts", "eval_tokens", "seconds", "finished_at")}
+        before = Evaluation(run_id=run.id, step=step, attempt=run.attempt, rollouts_spent=spent or 0, **spend)
+        session.add(before)
+    for name, value in columns.items():
+        setattr(before, name, value)
+    session.flush()
     _refresh_accuracy(session, run)
 
 

@@ -75,7 +75,7 @@ class Run(Base):
 
     device, n_devices: what it needs, one CPU slot or so many GPUs of one host. priority: higher ones start first.
     deleted_at: nobody sees it any more; a worker removes its files and rows. archived_at: lists leave it out, unless
-    they are asked for it.
+    they are asked for it. evaluates: it is no training run but an evaluation of that run's checkpoint (db.evaluations).
     """
 
     __tablename__ = "runs"
@@ -99,6 +99,7 @@ class Run(Base):
     n_devices: Mapped[int] = mapped_column(server_default="1")
     cloned_from: Mapped[uuid.UUID | None]  # the run whose config it began with; that one may be gone
     created_by: Mapped[str | None]  # name of the token that created it
+    evaluates: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id"), index=True)
     tags: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
     archived_at: Mapped[dt.datetime | None]
     stop_requested_at: Mapped[dt.datetime | None]

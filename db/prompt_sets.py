@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Select, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
-from db.models import Run, StoredPromptSet
+from db.models import FINISHED_STATES, Run, StoredPromptSet
 from db.paging import Place, newest
 
 _NAMED = (
@@ -65,12 +65,12 @@ def page(
 
 def users(session: Session, name: str, version: str, limit: int = 100) -> Sequence[Run]:
     """The runs that use it, newest first."""
-    query = select(Run).where(Run.deleted_at.is_(None), _names(name, version))
+    query = select(Run).where(*_using(name, version))
     return session.scalars(query.order_by(Run.created_at.desc()).limit(limit)).all()
 
 
 def n_users(session: Session, name: str, version: str) -> int:
-    query = select(func.count()).select_from(Run).where(Run.deleted_at.is_(None), _names(name, version))
+    query = select(func.count()).select_from(Run).where(*_using(name, version))
     return session.scalar(query) or 0
 
 
@@ -97,6 +97,12 @@ def delete(session: Session, name: str, version: str) -> StoredPromptSet:
 
 def _of(name: str, version: str) -> Select[StoredPromptSet]:
     return select(StoredPromptSet).where(StoredPromptSet.name == name, StoredPromptSet.version == version)
+
+
+def _using(name: str, version: str) -> list[ColumnElement[bool]]:
+    """An evaluation on demand needs it until it has ended."""
+    needs_it = or_(Run.evaluates.is_(None), Run.state.not_in(FINISHED_STATES))
+    return [Run.deleted_at.is_(None), needs_it, _names(name, version)]
 
 
 def _names(name: str, version: str) -> ColumnElement[bool]:

@@ -103,9 +103,9 @@ def page(
 
 def facets(session: Session) -> Facets:
     """Of all runs, the archived ones included."""
-    kept = Run.deleted_at.is_(None)
+    kept = _training_runs()
     columns = (Run.method, func.unnest(Run.tags), Run.created_by)
-    found = (session.scalars(select(column).where(kept).distinct()) for column in columns)
+    found = (session.scalars(select(column).where(*kept).distinct()) for column in columns)
     return Facets(*(sorted(value for value in values if value is not None) for values in found))
 
 
@@ -159,8 +159,12 @@ _LATELY = text(
 )
 
 
+def _training_runs() -> list[ColumnElement[bool]]:
+    return [Run.deleted_at.is_(None), Run.evaluates.is_(None)]
+
+
 def _conditions(wanted: Filter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [Run.deleted_at.is_(None)]
+    conditions = _training_runs()
     if wanted.states:
         conditions.append(Run.state.in_(wanted.states))
     if wanted.method is not None:

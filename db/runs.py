@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import delete as sa_delete
-from sqlalchemy import func, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import func, or_, select, text, update
+from sqlalchemy.orm import Session, aliased
 
 from db import leases, slots
 from db.models import (
@@ -82,7 +82,7 @@ def create(
 def get(session: Session, run_id: uuid.UUID) -> Run:
     """Raises RunNotFound."""
     run = session.get(Run, run_id)
-    if run is None or run.deleted_at is not None:
+    if run is None or run.deleted_at is not None or run.evaluates is not None:
         raise RunNotFound(run_id)
     return run
 
@@ -93,13 +93,14 @@ def attempts(session: Session, run_id: uuid.UUID) -> Sequence[Attempt]:
 
 
 def request_stop(session: Session, run_id: uuid.UUID) -> Run:
-    """Ask a run to stop; one that is still queued is stopped at once. Asking twice changes nothing.
+    """Ask a run, or an evaluation, to stop; one that is still queued is stopped at once. Asking twice changes nothing.
 
-    Raises RunNotFound, and WrongState when the run has finished.
+    Raises RunNotFound, and WrongState when it has finished.
     """
     run = locked(session, run_id)
+    what = "run" if run.evaluates is None else "evaluation"
     if run.state in FINISHED_STATES:
-        raise WrongState(run.state, f"the run has {run.state} already; there is nothing to stop")
+        raise WrongState(run.state, f"the {what} has {run.state} already; there is nothing to stop")
     if run.state == "stopping":
         return run
     run.stop_requested_at = func.now()
@@ -109,7 +110,9 @@ def request_stop(session: Session, run_id: uuid.UUID) -> Run:
         run.reason = "stopped while it was queued"
     else:
         run.state = "stopping"
-        run.reason = "a stop was asked for; the run finishes its step and saves a checkpoint first"
+        run.reason = "a stop was asked for"
+        if run.evaluates is None:
+            run.reason += "; the run finishes its step and saves a checkpoint first"
     session.flush()
     session.refresh(run)
     return run
@@ -181,18 +184,24 @@ def archive(session: Session, run_id: uuid.UUID, archived: bool) -> Run:
 def delete(session: Session, run_id: uuid.UUID) -> None:
     """Nobody sees the run any more; a worker removes its files and rows (`purge`).
 
-    Raises RunNotFound, and WrongState unless it has ended.
+    What evaluated it goes, too. Raises RunNotFound, and WrongState unless all of them have ended.
     """
     run = locked(session, run_id)
     if run.state not in FINISHED_STATES:
         raise WrongState(run.state, f"the run is {run.state}; stop it first, then delete it")
-    run.deleted_at = func.now()
-    session.flush()
+    its_own = Run.evaluates == run_id
+    under_way = session.scalars(select(Run.id).where(its_own, Run.state.not_in(FINISHED_STATES))).all()
+    if under_way:
+        named = ", ".join(map(str, under_way))
+        raise WrongState(run.state, f"the run is being evaluated ({named}); stop that first, then delete it")
+    session.execute(update(Run).where(or_(Run.id == run_id, its_own)).values(deleted_at=func.now()))
 
 
 def deleted(session: Session) -> list[uuid.UUID]:
-    """Runs that are to be purged."""
-    return list(session.scalars(select(Run.id).where(Run.deleted_at.is_not(None)).order_by(Run.deleted_at)))
+    """Runs that are to be purged; one that has evaluations once these are."""
+    evaluation = aliased(Run)
+    kept = select(evaluation.id).where(evaluation.evaluates == Run.id).exists()
+    return list(session.scalars(select(Run.id).where(Run.deleted_at.is_not(None), ~kept).order_by(Run.deleted_at)))
 
 
 def purge(session: Session, run_id: uuid.UUID, rows: int = 20_000) -> bool:
@@ -273,7 +282,7 @@ def _devices(kind: str, n: int) -> str:
 
 
 def locked(session: Session, run_id: uuid.UUID) -> Run:
-    """The run, nobody else's to change until the transaction ends. Raises RunNotFound."""
+    """The run, or an evaluation, locked until the transaction ends. Raises RunNotFound."""
     run = session.get(Run, run_id, with_for_update=True, populate_existing=True)
     if run is None or run.deleted_at is not None:
         raise RunNotFound(run_id)

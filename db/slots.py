@@ -63,10 +63,14 @@ class HostSlots(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A slot, and the name of the run that holds it; None when nobody does, or the run was deleted."""
+    """A slot, and what holds it: a run, or an evaluation of that run. name: the run's; None when nobody holds the slot,
+    or the run was deleted.
+    """
 
     slot: Slot
-    run: str | None
+    run_id: uuid.UUID | None
+    evaluation_id: uuid.UUID | None
+    name: str | None
 
 
 class Worker(NamedTuple):
@@ -190,15 +194,18 @@ def workers(session: Session) -> list[Worker]:
         .execution_options(populate_existing=True)
     ).all()
     held = session.execute(
-        sa.select(Slot, Run.name)
+        sa.select(Slot, Run.evaluates, Run.name)
         .outerjoin(Run, sa.and_(Run.id == Slot.run_id, Run.deleted_at.is_(None)))
         .order_by(Slot.host, Slot.kind, Slot.position)
         .execution_options(populate_existing=True)
     ).all()
     return [
-        Worker(host, silent, [Held(slot, name) for slot, name in held if slot.host == host.name])
-        for host, silent in known
+        Worker(host, silent, [_holding(*row) for row in held if row[0].host == host.name]) for host, silent in known
     ]
+
+
+def _holding(slot: Slot, evaluates: uuid.UUID | None, name: str | None) -> Held:
+    return Held(slot, evaluates or slot.run_id, slot.run_id if evaluates else None, name)
 
 
 def _offered(session: Session, hosts: Sequence[str]) -> Sequence[Slot]:

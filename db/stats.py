@@ -36,7 +36,7 @@ def collect(session: Session) -> Stats:
             func.sum(Run.tokens),
             func.extract("epoch", func.now() - func.min(Run.created_at)),
         )
-        .where(Run.deleted_at.is_(None))
+        .where(Run.deleted_at.is_(None), Run.evaluates.is_(None))
         .group_by(Run.state)
     ).all()
     waits = {state: float(seconds) for state, _, _, _, seconds in rows}

@@ -145,7 +145,12 @@ def to_watch(session: Session) -> list[uuid.UUID]:
     wanted = select(literal(1)).where(Webhook.events.contains(["run.alert"])).exists()
     return list(
         session.scalars(
-            select(Run.id).where(Run.state.not_in((*FINISHED_STATES, "queued")), Run.deleted_at.is_(None), wanted)
+            select(Run.id).where(
+                Run.state.not_in((*FINISHED_STATES, "queued")),
+                Run.deleted_at.is_(None),
+                Run.evaluates.is_(None),
+                wanted,
+            )
         )
     )
 

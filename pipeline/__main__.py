@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reward", help="what judges, in place of each benchmark's own: a reward's name, or JSON")
     parser.add_argument("--out", type=Path, help="new folder for the responses, NAME.parquet each; unset: not kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--attempt", type=int, help="be this attempt of the run; for the platform")
+    parser.add_argument("--attempt", type=int, help="for the platform: RUN_DIR is an evaluation's own")
+    parser.add_argument("--of", type=Path, help="with --attempt: the folder of the run whose checkpoint it is")
 
 
 def ray_address(run_dir: Path) -> str | None:

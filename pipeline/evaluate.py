@@ -1,14 +1,14 @@
 """`python -m pipeline evaluate RUN_DIR --step N`: measure a checkpoint of a run, whenever somebody asks.
 
-By itself it prints what it found and touches nothing of the run. With --attempt it is an attempt of the run, as the
-platform starts it: it tells its result by events, and keeps the responses where the run's own evaluations are.
+By itself it prints what it found and touches nothing of the run. With --attempt it is what the platform starts: it has
+a directory of its own, as a run has, with a config that names the benchmarks, and tells its result there by events; the
+responses come to the run's own evaluations.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import signal
 import sys
 import traceback
@@ -19,41 +19,28 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from pipeline.asked import asked_benchmarks, changed
 from pipeline.config import HELD_OUT, Benchmark, ConfigProblems, RunConfig, load_config, parse_reward
 from pipeline.engines.build import build_engine
 from pipeline.estimators import mean_of_means
 from pipeline.evaluation import evaluate, measure
-from pipeline.events import (
-    AttemptFinished,
-    BenchmarkResult,
-    EventLog,
-    StepFinished,
-    events_path,
-    read_events,
-)
-from pipeline.prompts import PromptSet, load_prompts
+from pipeline.events import AttemptFinished, AttemptStarted, BenchmarkResult, Count, EventLog, events_path
+from pipeline.prompts import PromptSet, load_benchmarks, load_prompts
 from pipeline.rundir import checkpoints, evaluation_folder
 from pipeline.train import full, why
 
 
 def chosen(config: RunConfig, asked: Sequence[str], changes: dict[str, Any]) -> list[Benchmark]:
     """The benchmarks that were asked for, with these changes. Raises ValueError that names what is not accepted."""
-    ours = {b.name: b for b in config.benchmarks}
-    found: list[Benchmark] = []
-    for given in asked or ours:
-        if given in ours:
-            benchmark = ours[given]
-        elif Path(given).is_file():
-            name = re.sub(r"[^a-z0-9._-]+", "-", Path(given).stem.lower()).strip("._-") or "file"
-            benchmark = config.filled_in(Benchmark(name=name[:60], data=str(Path(given).resolve())))
-        else:
-            raise ValueError(f"{given!r} is neither a file nor a benchmark of the run; those are {', '.join(ours)}")
-        try:
-            found.append(Benchmark.model_validate(benchmark.model_dump() | changes))
-        except ValidationError as error:
-            raise ValueError(
-                "; ".join(f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}" for e in error.errors())
-            ) from None
+    ours = [b.name for b in config.benchmarks]
+    if nowhere := [given for given in asked if given not in ours and not Path(given).is_file()]:
+        raise ValueError(f"{nowhere[0]!r} is neither a file nor a benchmark of the run; those are {', '.join(ours)}")
+    sources = [given if given in ours else str(Path(given).resolve()) for given in asked]
+    try:
+        found = [changed(benchmark, changes) for benchmark in asked_benchmarks(config, sources or ours)]
+    except ValidationError as error:
+        words = [f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}" for e in error.errors()]
+        raise ValueError("; ".join(words)) from None
     if twice := {b.name for b in found if [x.name for x in found].count(b.name) > 1}:
         raise ValueError(f"benchmark {', '.join(map(repr, sorted(twice)))} more than once")
     return found
@@ -106,7 +93,8 @@ def percent(value: float | None) -> str:
 def main(arguments: argparse.Namespace) -> int:
     """Exit status: 0 done, 1 it did not work, 2 not accepted as given; with --attempt as pipeline.train's."""
     if arguments.attempt is not None:
-        return as_attempt(arguments.run_dir.resolve(), arguments.attempt, arguments.step, arguments.benchmark)
+        own_dir = arguments.run_dir.resolve()
+        return as_attempt(own_dir, arguments.attempt, (arguments.of or own_dir).resolve(), arguments.step)
     run_dir, out = arguments.run_dir.resolve(), arguments.out
     changes = {name: getattr(arguments, name) for name in ("samples", "temperature", "top_p")}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -139,9 +127,12 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def as_attempt(run_dir: Path, attempt: int, step: int | None, asked: Sequence[str]) -> int:
-    """Evaluate as the platform asks: the held-out set always, for it is what a step's evaluation is known by."""
-    log = EventLog(events_path(run_dir, attempt))
+def as_attempt(own_dir: Path, attempt: int, run_dir: Path, step: int | None) -> int:
+    """Evaluate as the platform asks: all benchmarks of the config in own_dir, on a checkpoint of the run in run_dir.
+
+    Events and the log are in own_dir. The responses come to the run's own evaluations once all of them are there.
+    """
+    log = EventLog(events_path(own_dir, attempt))
 
     def stop(_signum: int, _frame: object) -> NoReturn:
         raise Stopped
@@ -151,16 +142,21 @@ def as_attempt(run_dir: Path, attempt: int, step: int | None, asked: Sequence[st
     try:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        config = load_config(run_dir / "config.json")
+        config = load_config(own_dir / "config.json")
         number, folder = checkpoint(run_dir, step)
-        names = [b.name for b in config.benchmarks if not asked or b.name in (HELD_OUT, *asked)]
-        benchmarks = chosen(config, names, {})
-        sets = load_sets(config, benchmarks)
-        with closing(build_engine(config, PromptSet("none", ()), sets, run_dir)) as engine:
+        sets = load_benchmarks(config)
+        with closing(build_engine(config, PromptSet("none", ()), sets, own_dir)) as engine:
             engine.load(folder)
-            pairs = list(zip(benchmarks, sets, strict=True))
-            spent = rollouts_until(run_dir, attempt, number)
-            log.append(evaluate(engine, pairs, number, evaluation_folder(run_dir, number), spent))
+            log.append(
+                AttemptStarted(
+                    attempt=attempt, from_step=number, lost=Count(), n_train=0, n_eval=len(sets[0]),
+                    model_parameters=engine.n_parameters,
+                )
+            )  # fmt: skip
+            responses = evaluation_folder(own_dir, number)
+            found = evaluate(engine, list(zip(config.benchmarks, sets, strict=True)), number, responses)
+        publish(responses, evaluation_folder(run_dir, number))
+        log.append(found)
         finished = AttemptFinished(
             outcome="succeeded", reason=f"the checkpoint of step {number} is evaluated", step=number
         )
@@ -168,20 +164,16 @@ def as_attempt(run_dir: Path, attempt: int, step: int | None, asked: Sequence[st
         finished = AttemptFinished(outcome="stopped", reason="the evaluation was stopped on request", step=number)
     except Exception as error:
         traceback.print_exc()
-        words = f"the disk of {run_dir} is full: free some space, then evaluate again" if full(error) else why(error)
+        words = f"the disk of {own_dir} is full: free some space, then evaluate again" if full(error) else why(error)
         finished = AttemptFinished(outcome="failed", reason=f"the evaluation failed: {words}", step=number)
     return log.finish(finished)
 
 
-def rollouts_until(run_dir: Path, attempt: int, step: int) -> int:
-    """Training rollouts that were sampled until the end of the step, by what earlier attempts told."""
-    spent = 0
-    for earlier in range(1, attempt):
-        path = events_path(run_dir, earlier)
-        for event, _ in read_events(path) if path.exists() else ():
-            if isinstance(event, StepFinished) and event.step <= step:
-                spent = event.rollouts
-    return spent
+def publish(responses: Path, folder: Path) -> None:
+    """Move the files into the folder, in place of those of the same names. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(responses.glob("*.parquet")):
+        path.replace(folder / path.name)
 
 
 class Stopped(BaseException):

@@ -90,7 +90,7 @@ class RunFeed:
         last = max(self.steps, default=0)
         if self.run is not None and (run.attempt != self.run.attempt or run.step < last):
             self.steps, self.evaluations, self.buckets, last = {}, {}, {}, 0
-        self.run = run
+        before, self.run = self.run, run
         self._wait(api, run)
         seen = self._now(run)
         if seen[:2] != self._seen.get("run", ())[:2] or time.monotonic() - self._alerts_at > ALERTS_EVERY_S:
@@ -104,7 +104,11 @@ class RunFeed:
             last = run.step - RECENT_STEPS
         metrics = api.metrics(self.run_id, from_step=last)
         self.steps.update((s.step, s) for s in metrics.steps)
-        self.evaluations.update((e.step, e) for e in metrics.evaluations)
+        found = metrics.evaluations
+        if last and before is not None and run.eval_rollouts != before.eval_rollouts:
+            # Of whatever step: somebody may have asked for it.
+            found = api.metrics(self.run_id, points=2).evaluations
+        self.evaluations.update((e.step, e) for e in found)
         after = max(self.buckets, default=0)
         buckets = api.buckets(self.run_id, from_step=after, points=POINTS if run.step - after > POINTS else None)
         self.buckets.update((b.step, b) for b in buckets.history)

@@ -6,12 +6,14 @@ import datetime as dt
 import logging
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from db import ingest as tables
-from db import leases, marks
+from db import leases, marks, runs
 from db.models import Attempt, Run
+from pipeline.config import parse_config
 from pipeline.events import (
     AnyEvent,
     AttemptFinished,
@@ -89,12 +91,21 @@ def _add(session: Session, run: Run, attempt: Attempt, event: AnyEvent) -> None:
         case EvaluationFinished():
             values = event.model_dump(exclude={"type", "seq", "time"}) | {"finished_at": _instant(event.time)}
             tables.add_evaluation(session, run, attempt, values)
+            if run.evaluates is not None:
+                _add_to_evaluated(session, run.evaluates, values)
         case CheckpointSaved():
             tables.add_checkpoint(run, attempt, event.step)
         case AttemptFinished():
             pass  # what it means for the run is the supervisor's to say, once the process is gone
         case StepFinished() | SamplingStarted():
             raise AssertionError("these are taken together")
+
+
+def _add_to_evaluated(session: Session, run_id: uuid.UUID, values: dict[str, Any]) -> None:
+    """Order of locks: the evaluation's row, which the caller holds, then its run's."""
+    run = runs.locked(session, run_id)  # it cannot be deleted while it is evaluated
+    own = [benchmark.name for benchmark in parse_config(run.config).benchmarks]
+    tables.add_to_evaluated(session, run, values, own)
 
 
 def _add_steps(session: Session, run: Run, attempt: Attempt, events: Sequence[StepFinished]) -> None:

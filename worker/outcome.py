@@ -40,11 +40,15 @@ def judge(
     checkpoint: int | None,
     setbacks: int,
     passed: str | None = None,
+    evaluation: bool = False,
 ) -> Outcome:
     """stop_asked: by a user. checkpoint: step of the newest one, if any. setbacks: times queued again since then.
 
-    passed: the bound of the budget for which the supervisor ended the trainer.
+    passed: the bound of the budget for which the supervisor ended the trainer. evaluation: it did not train but measure
+    a checkpoint: nothing can be resumed, it begins again or somebody asks again.
     """
+    if evaluation:
+        return _judge_evaluation(end, stop_asked, shut_down, setbacks)
     if isinstance(end, AttemptFinished):
         # The trainer knows only that a signal asked it to stop, not who sent it.
         if end.outcome == "stopped" and shut_down and not stop_asked:
@@ -70,3 +74,18 @@ def judge(
         words = f"{end.words}, for the {setbacks + 1}th time since it last saved a checkpoint"
         return Outcome("failed", "failed", f"{words}; resume tries again from {rest}{told}")
     return Outcome("lost", "queued", f"{end.words}; it goes on from {rest}")
+
+
+def _judge_evaluation(end: AttemptFinished | Death, stop_asked: bool, shut_down: bool, setbacks: int) -> Outcome:
+    shut = "the platform was shut down; ask for the evaluation again"
+    if isinstance(end, AttemptFinished):
+        reason = shut if end.outcome == "stopped" and shut_down and not stop_asked else end.reason
+        return Outcome(end.outcome, end.outcome, reason)
+    if stop_asked or shut_down:
+        return Outcome("stopped" if end.early else "lost", "stopped", "stopped on request" if stop_asked else shut)
+    told = f"\nThe end of its log:\n{end.details}" if end.details else ""
+    if end.hopeless or not end.chance:
+        return Outcome("failed", "failed", f"{end.words}{told}")
+    if setbacks >= MAX_SETBACKS:
+        return Outcome("failed", "failed", f"{end.words}, for the {setbacks + 1}th time{told}")
+    return Outcome("lost", "queued", f"{end.words}; it begins again")

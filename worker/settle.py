@@ -39,6 +39,7 @@ def settle(
         checkpoint=tables.newest_checkpoint(session, run),
         setbacks=run.setbacks,
         passed=passed,
+        evaluation=run.evaluates is not None,
     )
     tables.finish_attempts(session, run, outcome.attempt, outcome.reason, exit_code, seconds)
     if outcome.run == "queued":

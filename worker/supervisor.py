@@ -1,8 +1,9 @@
-"""`python -m worker.supervisor RUN_ID FENCE`: the process that owns one run.
+"""`python -m worker.supervisor RUN_ID FENCE`: the process that owns one run, or one evaluation that was asked for.
 
-It starts the trainer, brings its events into the database, renews the run's lease, passes a stop on, and writes down
-how it ended. It ends only when the trainer's whole process tree has. The database may be away meanwhile: training
-goes on and everything is caught up with later. A supervisor that lost its lease kills its trainer and writes nothing.
+It starts the trainer, or what evaluates, brings its events into the database, renews the run's lease, passes a stop on,
+and writes down how it ended. It ends only when the trainer's whole process tree has. The database may be away
+meanwhile: training goes on and everything is caught up with later. A supervisor that lost its lease kills its trainer
+and writes nothing.
 """
 
 from __future__ import annotations
@@ -110,12 +111,16 @@ class Keeper(threading.Thread):
 
 
 class Begun(NamedTuple):
-    """What an attempt starts from. seconds: what earlier ones took."""
+    """What an attempt starts from. seconds: what earlier ones took. evaluates: the run whose checkpoint of `step` it
+    measures; None: it trains.
+    """
 
     attempt: int
     config: RunConfig
     seconds: float
     devices: list[slots.Device]
+    evaluates: uuid.UUID | None
+    step: int
 
 
 class Supervisor:
@@ -131,6 +136,7 @@ class Supervisor:
         self.shut_down = threading.Event()
         self.trainer: subprocess.Popen[bytes] | None = None
         self.output: Pump | None = None
+        self.who, self.again = "the trainer", "resume"  # for people; an evaluation has words of its own
         self.killed = ""  # why we killed the trainer, if we did
         self.passed: str | None = None  # the bound of the budget for which we ended it, if we did
         self.gone = True  # whether nothing is left of the run's processes
@@ -191,18 +197,22 @@ class Supervisor:
             run = leases.owned(session, self.run_id, self.fence)
             seconds = tables.seconds_before(session, run)
             attempt = tables.begin_attempt(session, run, self.fence, host.HOST)
-        return Begun(attempt, parse_config(config), seconds, held)
+            evaluates, step = run.evaluates, run.step
+        return Begun(attempt, parse_config(config), seconds, held, evaluates, step)
 
     def _start_trainer(self, begun: Begun) -> None:
-        command = list(self.settings.trainer) or [sys.executable, "-m", "pipeline", "train"]
+        given = (str(self.run_dir), "--attempt", str(begun.attempt))
+        if begun.evaluates is None:
+            trainer = self.settings.trainer or (sys.executable, "-m", "pipeline", "train")
+            command = [*trainer, *given, "--seconds-before", f"{begun.seconds:.1f}"]
+        else:
+            self.who, self.again = "the evaluation", "evaluate again"
+            of = ("--of", str(self.settings.run_dir(begun.evaluates)), "--step", str(begun.step))
+            command = [sys.executable, "-m", "pipeline", "evaluate", *given, *of]
         output = Log(rundir.log_folder(self.run_dir, begun.attempt))
         parent = os.getpid()
         self.trainer = subprocess.Popen(
-            [
-                *command,
-                *(str(self.run_dir), "--attempt", str(begun.attempt)),
-                *("--seconds-before", f"{begun.seconds:.1f}"),
-            ],
+            command,
             cwd=APP_ROOT,
             # The trainer knows no database, and no credentials of it.
             env={k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
@@ -228,7 +238,7 @@ class Supervisor:
         while trainer.poll() is None:
             if self.keeper.lost.is_set() or self._superseded():
                 raise leases.LeaseLost(self.run_id, self.fence)
-            if kill_at is None:
+            if kill_at is None and begun.evaluates is None:  # the budget is of training
                 self.passed = passed(begun.config, tail.newest, begun.seconds + self.keeper.seconds)
             if kill_at is None and (self.keeper.stop_asked.is_set() or self.shut_down.is_set() or self.passed):
                 log.info("asking the trainer to stop%s", f": {self.passed}" if self.passed else "")
@@ -238,7 +248,7 @@ class Supervisor:
                 kill_at = time.monotonic() + _LAST_WORDS_S
             if kill_at is not None and time.monotonic() > kill_at:
                 log.warning("killing the trainer")
-                self.killed = f"the trainer did not end within {self.settings.stop_grace_s:g} s and was killed"
+                self.killed = f"{self.who} did not end within {self.settings.stop_grace_s:g} s and was killed"
                 return
             self._hand_on_marks()
             if self._try_advance(tail) == 0:
@@ -307,14 +317,14 @@ class Supervisor:
         if code == EXIT_SILENT:
             free = shutil.disk_usage(self.run_dir).free / 2**20
             words = (
-                f"the trainer could not write into {self.run_dir} ({free:.0f} MiB are free there): make room or repair "
-                "the storage, then resume"
+                f"{self.who} could not write into {self.run_dir} ({free:.0f} MiB are free there): make room or repair "
+                f"the storage, then {self.again}"
             )
             return Death(words, chance=False, details=details, hopeless=True)
         if code < 0:
-            words = f"the trainer was ended by {signal_name(-code)}"
+            words = f"{self.who} was ended by {signal_name(-code)}"
             return Death(words, chance=True, details=details, early=early and -code == signal.SIGTERM)
-        return Death(f"the trainer ended with status {code} without saying why", chance=False, details=details)
+        return Death(f"{self.who} ended with status {code} without saying why", chance=False, details=details)
 
     def _settle(self, end: AttemptFinished | Death) -> Outcome:
         code = self.trainer.returncode if self.trainer is not None else None

@@ -30,6 +30,7 @@ from api.schemas import (
     RolloutPage,
 )
 from db import runs
+from db.models import Run
 from pipeline import rundir
 
 router = APIRouter(
@@ -61,9 +62,13 @@ def get_log(run_id: RunId, query: Annotated[LogQuery, Query()], session: Reading
 
     Long logs are rotated: when the part at `offset` is gone, the oldest that is left comes instead.
     """
-    run = runs.get(session, run_id)
+    return log_part(request, runs.get(session, run_id), query)
+
+
+def log_part(request: Request, run: Run, query: LogQuery) -> LogPart:
+    """Of a run, or of an evaluation."""
     attempt = run.attempt if query.attempt is None else query.attempt
-    part = rundir.read_log(folder(request, run_id), attempt, query.offset, query.limit)
+    part = rundir.read_log(folder(request, run.id), attempt, query.offset, query.limit)
     data = part.data
     if len(data) >= 4:  # fewer would never become a whole character
         data = data[: len(data) - _torn(data)]

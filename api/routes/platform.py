@@ -58,16 +58,17 @@ def _worker(worker: slots.Worker) -> WorkerOut:
         slots=[
             SlotOut.model_validate(
                 {
-                    "kind": slot.kind,
-                    "device": slot.device,
-                    "label": slot.label,
-                    "offered": slot.offered,
-                    "use": None if silent else slot.use,
-                    "run_id": slot.run_id,
-                    "run_name": run,
-                    "taken_at": slot.taken_at,
+                    "kind": held.slot.kind,
+                    "device": held.slot.device,
+                    "label": held.slot.label,
+                    "offered": held.slot.offered,
+                    "use": None if silent else held.slot.use,
+                    "run_id": held.run_id,
+                    "evaluation_id": held.evaluation_id,
+                    "run_name": held.name,
+                    "taken_at": held.slot.taken_at,
                 }
             )
-            for slot, run in worker.slots
+            for held in worker.slots
         ],
     )

@@ -223,4 +223,4 @@ def resume_run(run_id: RunId, caller: Runner, session: Writing) -> RunDetail:
         before = runs.get(session, run_id).state
         resumed = run_detail(session, runs.request_resume(session, run_id))
         caller.record(session, "run.resume", run_id, before={"state": before}, after={"state": resumed.state})
-    return sent(session, resumed)
+    return sent(session, resumed, run_detail)

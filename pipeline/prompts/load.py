@@ -237,6 +237,32 @@ def check_model_folder(config: RunConfig) -> list[FieldProblem]:
     return problem(f"lacks {', '.join(missing)}") if missing else []
 
 
+def load_benchmarks(config: RunConfig) -> list[PromptSet]:
+    """The prompts of each of `config.benchmarks`, without a look at the training prompts. Raises ConfigProblems."""
+    problems: list[FieldProblem] = []
+    sets = []
+    for benchmark in config.benchmarks:
+        field = f"benchmark {benchmark.name}"
+        try:
+            sets.append(load_prompts(benchmark.data, config.data, field, benchmark.mapping, config.rewards))
+        except ConfigProblems as error:
+            problems += error.problems
+    if problems:
+        raise ConfigProblems(problems)
+    return sets
+
+
+def preflight_evaluation(config: RunConfig) -> None:
+    """Check everything that an evaluation of a checkpoint reads. Raises ConfigProblems with every fault found."""
+    problems = check_model_folder(config)
+    try:
+        load_benchmarks(config)
+    except ConfigProblems as error:
+        problems += error.problems
+    if problems:
+        raise ConfigProblems(problems)
+
+
 def preflight(config: RunConfig) -> None:
     """Check everything that a run reads before it is accepted. Raises ConfigProblems with every fault found."""
     problems = check_model_folder(config)

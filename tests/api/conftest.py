@@ -16,9 +16,9 @@ from tests.api.served import ApiServer, make_token
 
 
 @pytest.fixture
-def api(database_url: str, broker_url: str) -> Iterator[TestClient]:
+def api(database_url: str, broker_url: str, home: Path) -> Iterator[TestClient]:
     # Without a rate limit: some tests ask of every address what it refuses.
-    settings = Settings(database_url=database_url, redis_url=broker_url, rate_limit=0)
+    settings = Settings(database_url=database_url, redis_url=broker_url, pilot_home=home, rate_limit=0)
     with TestClient(
         create_app(settings),
         "http://127.0.0.1",

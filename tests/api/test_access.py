@@ -15,7 +15,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from api.access import OPEN
+from db import evaluations
 from db.models import IdempotencyKey, Run, Token
+from pipeline.config import parse_config
 from tests.api.rows import add_prompts, add_run
 from tests.api.served import make_token
 from tests.api.test_problems import JSON, problem
@@ -132,6 +134,11 @@ def test_every_change_is_in_the_audit_log(
     webhook, other = (
         api.post("/api/v1/webhooks", json={"url": "https://1.1.1.1/pilot/sesame"}).json()["id"] for _ in range(2)
     )
+    measured = add_run(engine, config=parse_config(config).model_dump(mode="json"), step=10)
+    (home / "runs" / str(measured.id) / "checkpoints" / "step_000010").mkdir(parents=True)
+    with Session(engine) as session, session.begin():
+        given = {"step": 10, "config": measured.config, "config_digest": "d"}
+        asked = evaluations.create(session, measured.id, **given).id
     sets = "/api/v1/prompt-sets"
     kept = api.post(sets, params={"name": "a", "file": "a.json"}, json=[{"prompt": "1?", "answer": "1"}]).json()
     calls = {
@@ -145,6 +152,8 @@ def test_every_change_is_in_the_audit_log(
         "delete_run": f"/api/v1/runs/{add_run(engine, state='failed').id}",
         "clone_run": f"/api/v1/runs/{run}/clone",
         "mark_prompts": f"/api/v1/runs/{add_run(engine, dataset_id=add_prompts(engine, 1)).id}/prompts/marks",
+        "create_evaluation": f"/api/v1/runs/{measured.id}/evaluations",
+        "stop_evaluation": f"/api/v1/evaluations/{asked}/stop",
         "revoke_token": f"/api/v1/tokens/{token}",
         "change_settings": "/api/v1/settings",
         "create_webhook": None,
@@ -154,6 +163,7 @@ def test_every_change_is_in_the_audit_log(
     bodies: dict[str, Any] = {"upload_prompt_set": [{"prompt": "2?", "answer": "2"}]}
     bodies |= {"change_run": {"priority": 3}, "clone_run": {"config": {"name": "again"}}}
     bodies |= {"mark_prompts": {"mark": "pin", "prompts": ["p000"]}}
+    bodies |= {"create_evaluation": {}}
     bodies |= {"change_settings": {"price_per_gpu_hour": 2, "currency": "EUR"}}
     expected = 5
     for method, _, name in operations(api):

@@ -1,9 +1,10 @@
-"""A checkpoint measured on demand: by itself without touching the run, and as an attempt of the run."""
+"""A checkpoint measured on demand: by itself without touching the run, and for the platform."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from pipeline.checkpoint import save_checkpoint
 from pipeline.config import parse_config
 from pipeline.engines.torch import Engine
 from pipeline.evaluate import main
-from pipeline.events import AttemptFinished, EvaluationFinished, events_path, read_events
+from pipeline.events import AttemptFinished, AttemptStarted, EvaluationFinished, events_path, read_events
 
 BUNDLED = "pipeline/bundled/"
 
@@ -69,28 +70,34 @@ def test_by_itself_it_prints_and_leaves_the_run_alone(run_dir: Path, tmp_path: P
     assert sorted(run_dir.rglob("*")) == before
 
 
-def test_as_an_attempt_it_tells_events_and_is_what_the_run_itself_would_have_measured(run_dir: Path) -> None:
-    code, _, err = evaluated(run_dir, "--attempt", "2", "--step", "3")
+def test_for_the_platform_it_tells_events_and_is_what_the_run_itself_would_have_measured(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    shutil.copy(run_dir / "config.json", tmp_path)
+    code, _, err = evaluated(tmp_path, "--attempt", "2", "--of", str(run_dir), "--step", "3")
     assert code == 0, err
-    found, end = [event for event, _ in read_events(events_path(run_dir, 2))]
+    began, found, end = [event for event, _ in read_events(events_path(tmp_path, 2))]
     assert isinstance(found, EvaluationFinished) and isinstance(end, AttemptFinished)
+    assert isinstance(began, AttemptStarted) and began.from_step == 3
     assert (found.step, end.outcome, [b.name for b in found.benchmarks]) == (3, "succeeded", ["held-out", "mini"])
     kept = run_dir / "evaluations" / "step_000003"
     assert {p.name for p in kept.iterdir()} == {"held-out.parquet", "mini.parquet"}
+    assert not list(tmp_path.rglob("*.parquet"))
     code, out, _ = evaluated(run_dir, "--json")
     again = json.loads(out)["benchmarks"]
     assert [b["accuracy"] for b in again] == [b.accuracy for b in found.benchmarks], "the same step, the same draws"
 
 
-def test_a_full_disk_is_told_in_words(run_dir: Path) -> None:
+def test_a_full_disk_is_told_in_words(run_dir: Path, tmp_path: Path) -> None:
     """What it is about to write leads to a device that is always full."""
-    folder = run_dir / "evaluations" / "step_000003"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(run_dir / "config.json", tmp_path)
+    folder = tmp_path / "evaluations" / "step_000003"
+    folder.mkdir(parents=True)
     (folder / "held-out.writing").symlink_to("/dev/full")
-    assert evaluated(run_dir, "--attempt", "3")[0] == 1
-    (end,) = [event for event, _ in read_events(events_path(run_dir, 3))]
+    assert evaluated(tmp_path, "--attempt", "1", "--of", str(run_dir))[0] == 1
+    _, end = [event for event, _ in read_events(events_path(tmp_path, 1))]
     assert isinstance(end, AttemptFinished)
-    assert end.reason == f"the evaluation failed: the disk of {run_dir} is full: free some space, then evaluate again"
+    assert end.reason == f"the evaluation failed: the disk of {tmp_path} is full: free some space, then evaluate again"
 
 
 @pytest.mark.parametrize(

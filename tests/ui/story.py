@@ -31,7 +31,9 @@ from pipeline.events import (
     VisitRecord,
 )
 from pipeline.rollouts import SCHEMA
+from tests.worker import logs
 from worker.ingest import ingest
+from worker.settle import settle
 
 TTL = dt.timedelta(hours=1)
 
@@ -111,6 +113,21 @@ class Story:
             run = leases.owned(session, self.id, self.fence)
             tables.finish_run(run, state, reason)
         return self
+
+    def evaluated(self, evaluation_id: uuid.UUID, step: int, accuracies: dict[str, float]) -> None:
+        """A worker takes an evaluation that was asked for, and finds this, the held-out set's accuracy first."""
+        found = logs.evaluation(step, next(iter(accuracies.values())))
+        benchmarks = [logs.benchmark(name, accuracy, 40) for name, accuracy in accuracies.items()]
+        end = logs.finished(step)
+        events = [
+            logs.started(1, step), found.model_copy(update={"benchmarks": benchmarks, "eval_rollouts": 80}), end,
+        ]  # fmt: skip
+        with Session(self.engine) as session, session.begin():
+            fence = leases.claim(session, evaluation_id, "host:1:1", TTL)
+            assert fence is not None
+            tables.begin_attempt(session, leases.owned(session, evaluation_id, fence), fence, "gpu-node-1")
+            ingest(session, evaluation_id, 1, fence, logs.number(events))
+            settle(session, evaluation_id, fence, end, exit_code=0, seconds=12.4)
 
     def age(self, minutes: float, step_seconds: float = 4.2) -> Story:
         """As if the run had begun so long ago, with steps evenly spread."""

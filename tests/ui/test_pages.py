@@ -234,8 +234,33 @@ def test_what_is_looked_at_below_and_the_target_are_in_the_address(
     assert "checkpoints/5/accuracy.json" in html(app) and len(app.get("download_button")) == 1
     with Client(api.url, api.token) as client:
         assert client.download_checkpoint_file(running.id, 5, "policy/model.safetensors") == b"wwwww"
+    ask_for_an_evaluation(app, api, running)
     assert "gpu-node-1" in html(open_page("run", **query, below="Attempts"))
     assert "n_pilot" in open_page("run", **query, below="Config").code[0].value
+
+
+def ask_for_an_evaluation(app: AppTest, api: ApiServer, running: Story) -> None:
+    """Of the chosen checkpoint; refused, then taken, then evaluated by a worker."""
+    assert "No evaluation was asked for yet" in [caption.value for caption in app.caption][-1]
+    app.multiselect(key="evaluate-benchmarks").set_value(["nowhere.jsonl"])
+    app = click(app, "evaluate-now")
+    assert "no such file; give a file of prompts" in app.error[0].value
+    app.multiselect(key="evaluate-benchmarks").set_value([])
+    app.number_input(key="evaluate-samples").set_value(8)
+    app = click(app, "evaluate-now")
+    assert not app.error and "it is next" not in html(app) and "no worker is running that could start it" in html(app)
+    with Client(api.url, api.token) as client:
+        (asked,) = client.evaluations(running.id).evaluations
+        assert (asked.step, [b.name for b in asked.benchmarks]) == (5, ["held-out", "held-out.k8"])
+        before = client.get_run(running.id)
+        running.evaluated(asked.id, 5, {"held-out": 0.25, "held-out.k8": 0.625})
+        app = checked(app.run())
+        assert "held-out.k8 <b>62.5&nbsp;%</b>" in html(app).replace(" %", "&nbsp;%")
+        assert client.get_run(running.id).state == before.state
+        client.evaluate(running.id, {"step": 10})
+        (waiting, _) = client.evaluations(running.id).evaluations
+        app = click(checked(app.run()), f"stop-{waiting.id}")
+        assert client.get_evaluation(waiting.id).state == "stopped" and "stopped while it was queued" in html(app)
 
 
 def test_spend_has_money_when_a_price_is_set(api: ApiServer, running: Story, engine: sa.Engine) -> None:

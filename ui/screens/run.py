@@ -16,7 +16,7 @@ import streamlit as st
 
 from api.client import ApiError, ApiUnreachable
 from api.schemas import EvaluationOut, RunDetail, StepOut
-from ui import blocks, charts, health, palette, text
+from ui import blocks, charts, evaluations, health, palette, text
 from ui.connection import client, lacks, show_lost, show_refused
 from ui.feed import RunFeed, feed_of
 
@@ -442,10 +442,13 @@ def _checkpoints(run: RunDetail) -> None:
             key="download-checkpoint",
             help=None if small else f"Larger than {text.size(MOST_DOWNLOADED)}: take it with curl.",
         )  # fmt: skip
+        evaluations.evaluate_button(run, step)
     st.html(
         f'<div class="pc-facts"><code>curl -H "authorization: Bearer $TOKEN" -OJ '
         f"{escape(client().base_url)}/api/v1/runs/{run.id}/checkpoints/{step}/{escape(path)}</code></div>"
     )
+    evaluations.responses(run, step)
+    evaluations.asked(run)
 
 
 def _attempts(run: RunDetail) -> None:

@@ -88,7 +88,8 @@ def _slot(slot: SlotOut) -> list[str]:
     elif slot.run_name is None:
         holder = '<span class="pc-faint">a deleted run, whose processes are ending</span>'
     else:
-        holder = f'<a href="run?run={slot.run_id}" target="_self">{escape(slot.run_name)}</a>'
+        what = "" if slot.evaluation_id is None else "an evaluation of "
+        holder = f'{what}<a href="run?run={slot.run_id}" target="_self">{escape(slot.run_name)}</a>'
     return [label, holder, text.when(slot.taken_at), "" if slot.kind == "cpu" else _use(slot.use)]
 
 
