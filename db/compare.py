@@ -60,12 +60,10 @@ def compare(session: Session, run_ids: Sequence[uuid.UUID], *, points: int, metr
     for run_id in run_ids:
         if run_id not in runs:
             raise RunNotFound(run_id)
-    n = len(Evaluations._fields)
     evaluations = {row[0]: Evaluations(*row[1:]) for row in session.execute(_columns(_evaluations(run_ids)))}
-    steps = {
-        row[0]: Steps(*row[1:5], list(row[5:])) for row in session.execute(_columns(_steps(run_ids, points, metrics)))
-    }
-    none, unstarted = Evaluations(*([] for _ in range(n))), Steps([], [], [], [], [[] for _ in metrics])
+    found = session.execute(_columns(_steps(run_ids, points, metrics)))
+    steps = {id: Steps(step, rollouts, tokens, hours, values) for id, step, rollouts, tokens, hours, *values in found}
+    none, unstarted = Evaluations([], [], [], [], [], [], []), Steps([], [], [], [], [[] for _ in metrics])
     return [Compared(runs[run_id], evaluations.get(run_id, none), steps.get(run_id, unstarted)) for run_id in run_ids]
 
 

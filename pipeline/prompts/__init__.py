@@ -16,10 +16,12 @@ from pipeline.prompts.load import (
 )
 from pipeline.prompts.places import SetRef, set_ref, sets_of
 from pipeline.prompts.report import PreviewRow, PromptReport, examine_source, rows_of_set
+from pipeline.prompts.tokenizer import ChatTokenizer
 from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFault, make_prompt, prompt_id
 from pipeline.sandbox.apart import NoSandbox
 
 __all__ = [
+    "ChatTokenizer",
     "Counts",
     "FileFault",
     "Job",

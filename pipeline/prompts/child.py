@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config import MappingName, parse_reward
 from pipeline.prompts.convert import line_of
-from pipeline.prompts.lengths import FILES
 from pipeline.prompts.mappings import layout
 from pipeline.prompts.report import PromptReport, Questions, examine
+from pipeline.prompts.tokenizer import FILES
 from pipeline.prompts.types import FileFault
 from pipeline.sandbox.apart import ReaderFailed, read_apart
 from pipeline.sandbox.limits import Limits

@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 
 from pipeline.config import ConfigProblems, MappingName, parse_reward
 from pipeline.prompts.convert import checked_mapping
-from pipeline.prompts.lengths import Lengths
 from pipeline.prompts.load import read_prompts
 from pipeline.prompts.mappings import Layout, layout
 from pipeline.prompts.places import SetRef, find
+from pipeline.prompts.tokenizer import ChatTokenizer
 from pipeline.prompts.types import FaultKind, FileFault, Message, Prompt, RowFault
 from pipeline.rewards import Response, RewardConfig, Scorer
 from pipeline.rewards.maths import MathReward
@@ -247,11 +247,13 @@ def _too_long(placed: _Placed, ask: Questions, findings: _Findings) -> int | Non
     if ask.model is None:
         return None
     try:
-        lengths = Lengths(ask.model)
-        counts = lengths([prompt for _, prompt in placed])
+        tokenizer = ChatTokenizer(ask.model)
+        prompts = [prompt for _, prompt in placed]
+        some = (prompts[start : start + 1000] for start in range(0, len(prompts), 1000))  # not all tokens at once
+        counts = [len(tokens) for part in some for tokens in tokenizer.encode(part)]
     except FileFault as error:
         raise FileFault(f"prompt lengths: {error}") from None
-    limit = ask.max_tokens or lengths.limit
+    limit = ask.max_tokens or tokenizer.limit
     for (row, _), n in zip(placed, counts, strict=True):
         if limit is not None and n > limit:
             findings.add("too_long", row, f"has {n:,} tokens, chat template included; accepted are {limit:,}")

@@ -15,7 +15,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import Qwen2Tokenizer
 
 from pipeline.allocation import Batch, Group, Plan, Rollouts, TrainGroup
 from pipeline.config import RunConfig, TorchEngine, UpdateConfig, resolve
@@ -23,7 +22,7 @@ from pipeline.engines.torch.model import load, save
 from pipeline.engines.torch.packing import microbatches, packed_logprobs
 from pipeline.engines.torch.sampler import Sample, sample
 from pipeline.evaluation import Answer
-from pipeline.prompts import Prompt
+from pipeline.prompts import ChatTokenizer, FileFault, Prompt
 from pipeline.rewards import Response, Score, Scorer
 
 TOKENIZER_FILES = ("tokenizer*", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json",
@@ -69,13 +68,13 @@ class Engine:
         self.token_budget = settings.token_budget
         self.folder = resolve(config.model.path)
         self.model = load(self.folder, settings.device)
-        # By its own class: the automatic one takes seconds to import, and this engine knows one architecture only.
-        self.tokenizer = Qwen2Tokenizer.from_pretrained(self.folder)
-        if self.tokenizer.chat_template is None:
-            raise ValueError(f"the tokenizer in {self.folder} has no chat template; add chat_template to it")
-        if self.tokenizer.eos_token_id is None:
+        try:
+            self.tokenizer = ChatTokenizer(self.folder)
+        except FileFault as error:
+            raise ValueError(f"model.path {self.folder}: {error}") from error
+        if self.tokenizer.eos is None:
             raise ValueError(f"the tokenizer in {self.folder} has no eos token; set eos_token")
-        self.eos: int = self.tokenizer.eos_token_id
+        self.eos: int = self.tokenizer.eos
         self.prompts = prompts
         self._tokens_of: dict[str, list[int]] = {}
         self._text_of: dict[bytes, str] = {}
@@ -158,8 +157,7 @@ class Engine:
         """Token ids of the prompt in the chat template, ready for the answer. Kept, for prompts come again."""
         tokens = self._tokens_of.get(prompt.id)
         if tokens is None:
-            text = self.tokenizer.apply_chat_template(prompt.chat, tokenize=False, add_generation_prompt=True)
-            tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            (tokens,) = self.tokenizer.encode([prompt])
             if not tokens:
                 raise ValueError(f"prompt {prompt.id} has no tokens under this tokenizer")
             self._tokens_of[prompt.id] = tokens
@@ -172,7 +170,7 @@ class Engine:
         if text is None:
             if len(self._text_of) > 200_000:
                 self._text_of.clear()
-            text = self._text_of[key] = str(self.tokenizer.decode(tokens_T, skip_special_tokens=True))
+            text = self._text_of[key] = self.tokenizer.decode(tokens_T.tolist())
         return text
 
     def _generator(self, step: int, round: int, stream: str = "") -> torch.Generator:

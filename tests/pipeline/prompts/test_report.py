@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from transformers import Qwen2Tokenizer
 
 from cli.data import converted, fetched, validated
 from cli.failure import Failure
 from pipeline.config import ConfigProblems, DataConfig
-from pipeline.prompts import Message, load_prompts, make_prompt
-from pipeline.prompts.lengths import Lengths
+from pipeline.prompts import load_prompts
 from pipeline.prompts.report import unusable
 from pipeline.rewards.choice import ChoiceReward
 from pipeline.rewards.coding import CodeReward
@@ -59,18 +57,6 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert "not checked: prompt lengths: the model's tokenizer cannot be read" in validated(
         source, "plain", None, "plain", tmp_path, None, []
     ).text("a")
-
-
-def test_lengths_are_those_of_the_engines() -> None:
-    tokenizer = Qwen2Tokenizer.from_pretrained(POLICY)
-    chats = [
-        (Message("user", "1+1="),),
-        (Message("system", "Be brief."), Message("user", "a?"), Message("assistant", "b"), Message("user", "é\n日本")),
-    ]
-    prompts = [make_prompt(chat, "1") for chat in chats]
-    whole = [tokenizer.apply_chat_template(p.chat, tokenize=False, add_generation_prompt=True) for p in prompts]
-    assert Lengths(POLICY)(prompts) == [len(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in whole]
-    assert Lengths(POLICY).limit == 256
 
 
 def test_answers_that_a_reward_cannot_use() -> None:
