@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, cast, func, or_, select
-from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy.dialects.postgresql import JSONPATH, insert
 from sqlalchemy.orm import Session
 
 from db.models import FINISHED_STATES, Run, StoredPromptSet
@@ -32,16 +32,15 @@ class PromptSetInUse(Exception):
 
 
 def keep(session: Session, **columns: Any) -> tuple[StoredPromptSet, bool]:
-    """The set with these columns, and whether it is new; one with this name and version is left as it is."""
-    name, version = columns["name"], columns["version"]
-    found = session.scalar(_of(name, version))
-    if found is not None:
-        return found, False
-    stored = StoredPromptSet(**columns)
-    session.add(stored)
-    session.flush()
-    session.refresh(stored)
-    return stored, True
+    """The set with these columns, and whether it is new; one with this name and version is left as it is, and cannot
+    be deleted until the transaction ends."""
+    of = columns["name"], columns["version"]
+    while True:  # another upload or a deletion of the same may be under way: whoever is first is waited for
+        added = insert(StoredPromptSet).values(**columns).on_conflict_do_nothing(index_elements=["name", "version"])
+        if (stored := session.scalar(added.returning(StoredPromptSet))) is not None:
+            return stored, True
+        if (found := session.scalar(_of(*of).with_for_update(read=True))) is not None:
+            return found, False
 
 
 def get(session: Session, name: str, version: str) -> StoredPromptSet:

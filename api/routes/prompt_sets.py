@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final, Literal
@@ -42,6 +43,7 @@ router = APIRouter(prefix="/api/v1/prompt-sets", tags=["prompt sets"])
 MAX_UPLOAD: Final = 256 << 20  # bytes
 UPLOADS: Final = ("/api/v1/prompt-sets", "/api/v1/prompt-sets/check")
 _SUFFIXES: Final = (".jsonl", ".json", ".csv", ".parquet")
+_ABANDONED_S: Final = 86400.0
 _AT_A_TIME: Final = 2  # files that are read
 _readers = anyio.CapacityLimiter(_AT_A_TIME)
 _BODY: Final[dict[str, Any]] = {
@@ -224,7 +226,7 @@ def delete_prompt_set(name: SetName, version: Version, caller: Runner, session: 
         deleted = _out(session, prompt_sets.get(session, name, version))
         prompt_sets.delete(session, name, version)
         caller.record(session, "prompt-set.delete", deleted.ref, before=deleted.model_dump(mode="json", include=_TOLD))
-    shutil.rmtree(SetRef(name, version).folder, ignore_errors=True)
+        shutil.rmtree(SetRef(name, version).folder, ignore_errors=True)  # while nobody can upload the same again
     return deleted
 
 
@@ -237,6 +239,10 @@ def _scratch() -> Iterator[FilePath]:
     root = pilot_home() / "prompt-sets"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        for left in root.glob(".incoming-*"):  # by an API that was killed
+            with suppress(FileNotFoundError):  # one that was just done
+                if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(left)
         with tempfile.TemporaryDirectory(prefix=".incoming-", dir=root) as folder:
             yield FilePath(folder)
     except OSError as error:
@@ -325,7 +331,6 @@ def _store(
 ) -> tuple[PromptSetDetail, bool]:
     assert done.version is not None, "an accepted file has a version"
     ref = SetRef(query.name, done.version)
-    ref.folder.mkdir(parents=True, exist_ok=True)
     with session.begin():
         stored, new = prompt_sets.keep(
             session,
@@ -338,6 +343,7 @@ def _store(
             report=done.report.model_dump(mode="json"),
             created_by=caller.name,
         )
+        ref.folder.mkdir(parents=True, exist_ok=True)
         os.replace(folder / "prompts.jsonl", ref.path)  # the same content, if it was there
         detail = _detail(session, stored)
         if new:

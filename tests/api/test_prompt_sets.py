@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,27 @@ def test_a_file_in_a_form(kept: Path, api: TestClient, monkeypatch: pytest.Monke
     assert "and a boundary" in refusal(content=part, headers={"content-type": "multipart/mixed; boundary=b"})
     monkeypatch.setattr(routes, "MAX_UPLOAD", 1000)
     assert api.post(URL, params={"name": "a"}, files={"file": ("a.jsonl", b"0" * 1001)}).status_code == 413
+
+
+def test_uploads_and_deletions_of_one_version_at_a_time(kept: Path, api: TestClient) -> None:
+    """Whatever their order, a set that is listed has its file, and none is refused for another's sake."""
+    old = kept / ".incoming-old"
+    old.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    version = upload(api, jsonl(ROWS))["version"]
+    assert not old.exists(), "what an API left that was killed"
+
+    def go(i: int) -> int:
+        if i % 3 == 2:
+            return api.delete(f"{URL}/sums/{version}").status_code
+        rows = random.Random(i).sample(ROWS, 30)
+        return api.post(URL, params={"name": "sums", "file": "a.jsonl"}, content=jsonl(rows)).status_code
+
+    with ThreadPoolExecutor(3) as pool:
+        statuses = list(pool.map(go, range(6)))
+    assert {*statuses[0::3], *statuses[1::3]} <= {200, 201} and {*statuses[2::3]} <= {200, 404}, statuses
+    upload(api, jsonl(ROWS), 200 if api.get(f"{URL}/sums/{version}").status_code == 200 else 201)
+    assert len(api.get(f"{URL}/sums/{version}/rows").json()["rows"]) == 20
 
 
 def test_uploads_are_bounded(kept: Path, api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
