@@ -141,7 +141,8 @@ def ledger_table(ledger: Ledger | None, hours: float = 0.0, settings: SettingsOu
         cost = hours * (fate.tokens / total.tokens if total.tokens else 0.0)
         money = [] if price is None else [text.number(round(cost * price, 2))]
         rollouts = f"<span {share}>{text.number(fate.rollouts)}</span>"
-        return [name, rollouts, text.hover(fate.tokens), text.number(round(cost, 2)), *money]
+        lasted = f'<span title="{cost:.6f}">{text.number(round(cost, 2))}</span>'
+        return [name, rollouts, text.hover(fate.tokens), lasted, *money]
 
     rows = [row(spent[name], _fate_name(name)) for name in known]
     rows.append([f"<b>{cell}</b>" for cell in row(total, "sampled")])

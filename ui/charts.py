@@ -223,7 +223,7 @@ def flows(moved: Flows | None) -> None:
     colours = {name: palette.BUCKETS[name].colour for name in palette.STACK}
     scale = {"domain": [-0.02, 1 + _GAP * len(palette.STACK)], "reverse": True, "nice": False}
     y = {"type": "quantitative", "axis": None, "scale": scale}
-    x = {"type": "quantitative", "axis": None, "scale": {"domain": [-0.34, 1.34], "nice": False}}
+    x = {"type": "quantitative", "axis": None, "scale": {"domain": [-0.6, 1.6], "nice": False}}
     tips = [_tip("source", "from"), _tip("target", "to"), _tip("prompts", "prompts", ",d")]
     curve = [
         {"calculate": "sequence(0, 1.001, 0.0625)", "as": "t"},

@@ -67,7 +67,7 @@ def _count(r: Range) -> str:
 def _hours(r: Range) -> str:
     if r.expected is None or r.low is None or r.high is None:
         return '<span class="pc-faint">not known</span>'
-    return f"{r.expected:.2g}{_between(f'{r.low:.2g}', f'{r.high:.2g}')}"
+    return f"{text.hover(r.expected, 2)}{_between(text.number(r.low, 2), text.number(r.high, 2))}"
 
 
 def _between(low: str, high: str) -> str:

@@ -32,9 +32,9 @@ def exact(value: float | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-def hover(value: float | None) -> str:
+def hover(value: float | None, digits: int = 3) -> str:
     """The number as HTML: short, with its exact value on hover."""
-    return f'<span title="{exact(value)}">{number(value)}</span>'
+    return f'<span title="{exact(value)}">{number(value, digits)}</span>'
 
 
 def size(n_bytes: float) -> str:

@@ -40,14 +40,17 @@ def render() -> None:
                 key="audit-files",
                 max_upload_size=MOST_MB,
             )
+        log = run or [file.file_id for file in files or []]
         settings = _settings(files is not None)
         if st.button(
             "Audit", type="primary", icon=":material/query_stats:", key="audit-go", disabled=not (run or files)
         ):
             st.session_state["audit"] = None
             with st.spinner("Reading the log and replaying it. Large logs take minutes.", show_time=True):
-                st.session_state["audit"] = _asked(run, files or [], settings)
-        _show(st.session_state.get("audit"))
+                st.session_state["audit"] = (log, _asked(run, files or [], settings))
+        audited, found = st.session_state.get("audit") or (None, None)
+        if audited == log:  # not the report of what was chosen before
+            _show(found)
 
 
 def _choose_run() -> str | None:
@@ -59,7 +62,14 @@ def _choose_run() -> str | None:
     if not names:
         blocks.empty("No run has trained yet", "Start one under <b>New run</b>, or audit files of your own.")
         return None
-    return st.selectbox("Run", list(names), format_func=names.__getitem__, key="run", bind="query-params", width=480)
+    return st.selectbox(
+        "Run", list(names), index=list(names).index(asked) if asked else 0, format_func=names.__getitem__,
+        key=f"audit-run-{asked}", on_change=_keep, args=(f"audit-run-{asked}",), width=480,
+    )  # fmt: skip
+
+
+def _keep(key: str) -> None:
+    st.query_params["run"] = st.session_state[key]
 
 
 def _settings(of_files: bool) -> dict[str, Any]:

@@ -101,7 +101,9 @@ def _rollouts(run_id: str, prompt_id: str) -> None:
 def _answers(found: list[RolloutOut]) -> None:
     items = []
     for number, rollout in enumerate(found[:SHOWN], 1):
-        per_token = "" if rollout.logprob is None else f"log-prob {rollout.logprob:.2f}, {_per_token(rollout)} a token"
+        per_token = (
+            "" if rollout.logprob is None else f"log-prob {text.number(rollout.logprob)}, {_per_token(rollout)} a token"
+        )
         failed = rollout.reward is None
         level = "warn" if failed else "good" if _right(rollout) else "bad"
         reward = "no reward" if failed else f"reward {text.number(rollout.reward)}"
@@ -140,7 +142,7 @@ def _right(rollout: RolloutOut) -> bool:
 
 
 def _per_token(rollout: RolloutOut) -> str:
-    return f"{(rollout.logprob or 0.0) / max(1, rollout.n_tokens):.3f}"
+    return text.number((rollout.logprob or 0.0) / max(1, rollout.n_tokens))
 
 
 def _cut(response: str) -> str:

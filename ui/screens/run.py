@@ -360,8 +360,8 @@ def _speed(run: RunDetail, steps: list[StepOut]) -> None:
     pace = seconds / n if over else health.step_seconds(recent)
     what = "average of the run" if over else f"median of the last {n} steps"
     st.html(
-        f'<div class="pc-facts">{text.duration(pace)} a step, {what} · {text.number(round(rate, 1))} rollouts/s · '
-        f"{text.number(round(tokens))} tokens/s</div>"
+        f'<div class="pc-facts">{text.duration(pace)} a step, {what} · {text.hover(rate)} rollouts/s · '
+        f"{text.hover(tokens)} tokens/s</div>"
     )
 
 

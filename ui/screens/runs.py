@@ -135,7 +135,7 @@ def _row(run: RunSummary, selected: Selection, wanted: dict[str, Any]) -> None:
     run_id = str(run.id)
     with st.container(key=f"run-row-{run_id}", gap=None):
         st.checkbox(
-            f"Select {text.markdown(run.name)}", value=run_id in selected, key=f"select-{run_id}",
+            f"Select {run.name}", value=run_id in selected, key=f"select-{run_id}",
             label_visibility="collapsed", on_change=_tick, args=(run,),
         )  # fmt: skip
         st.page_link("screens/run.py", label=text.markdown(run.name), query_params={"run": run_id})

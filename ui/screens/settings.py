@@ -52,7 +52,7 @@ def _access(missing: str | None) -> None:
         _heading("What this dashboard may do")
         reached = SCOPES.index(me.scope)
         lines = [f"{'✓' if i <= reached else '✗'} **{scope}**: {MAY[scope]}" for i, scope in enumerate(SCOPES)]
-        until = f"until {me.expires_at:%Y-%m-%d}" if me.expires_at else "without an end"
+        until = f"until {text.moment(me.expires_at)}" if me.expires_at else "without an end"
         st.markdown(f"It uses the token **{text.markdown(me.name)}** with the scope `{me.scope}`, {until}.")
         st.markdown("  \n".join(lines))
         if st.session_state.get("token"):
@@ -130,10 +130,10 @@ def _tokens(me: TokenOut) -> None:
 
 
 def _token_line(token: TokenOut, mine: bool) -> str:
-    until = f"until {token.expires_at:%Y-%m-%d}" if token.expires_at else "no end"
+    until = f"until {text.moment(token.expires_at)}" if token.expires_at else "no end"
     if token.expires_at and token.expires_at <= text.now():
         until = "expired"
-    state = '<span class="pc-tag">revoked</span>' if token.revoked_at else escape(until)
+    state = '<span class="pc-tag">revoked</span>' if token.revoked_at else until
     used = f"used {text.when(token.last_used_at)}" if token.last_used_at else "never used"
     maker = f"made by {escape(token.created_by)}" if token.created_by else "made in the database"
     in_use = ' <span class="pc-tag">in use here</span>' if mine else ""
@@ -271,7 +271,7 @@ def _outcome(delivery: DeliveryOut) -> str:
         return f"delivered{status}"
     if delivery.given_up_at:
         return f"given up{status}"
-    return "waiting" if not delivery.attempts else f"failed{status}, next try {delivery.due_at:%H:%M:%S} UTC"
+    return "waiting" if not delivery.attempts else f"failed{status}, next try {text.moment(delivery.due_at)}"
 
 
 # Audit log
