@@ -537,7 +537,9 @@ class Visit(BaseModel):
 
 
 class Move(BaseModel):
-    """A change of bucket as `step` began, without a visit: the prompt's pilots had grown too old."""
+    """A change of bucket without a visit: as `step` began, the prompt's pilots had grown too old or were taken back by
+    a mark; or it was trained on from the buffer.
+    """
 
     step: int
     attempt: int

@@ -289,7 +289,7 @@ class PromptVisit(Base):
 
 
 class PromptMove(Base):
-    """A prompt that changed its bucket as a step began, without a visit: its pilots grew stale."""
+    """A prompt that changed its bucket without a visit: its pilots grew stale or a mark took them back."""
 
     __tablename__ = "prompt_moves"
     __table_args__ = (_one_of("bucket", BUCKETS), Index(None, "run_id", "prompt_id", "step"))

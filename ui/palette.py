@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from api.schemas import PromptMarkName
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -53,6 +55,34 @@ FATES = {
         Fate("lost", "#7A3B52", "lost", "sampled again after a crash"),
     )
 }
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What somebody wishes for a prompt. action: on a button; to_come, held: of a prompt that has it."""
+
+    name: PromptMarkName
+    colour: str
+    icon: str
+    action: str
+    to_come: str
+    held: str
+    meaning: str
+
+
+MARKS: dict[str, Mark] = {
+    m.name: m
+    for m in (
+        Mark("pin", "#6366E8", ":material/keep:", "Pin", "to be pinned", "pinned",
+             "First in every epoch, and skipped instead of evicted when it is solved"),
+        Mark("exclude", "#C2255C", ":material/block:", "Exclude", "to be excluded", "excluded",
+             "Not sampled any more; what waits in the buffer is discarded"),
+        Mark("retest", "#C9A227", ":material/replay:", "Re-test", "to be re-tested", "re-tested",
+             "Once: sampled first in the next step, whatever its bucket"),
+        Mark("clear", "#8B95A7", ":material/bookmark_remove:", "Clear marks", "to be cleared", "cleared",
+             "Neither pinned nor excluded, and no re-test that is still to come"),
+    )
+}  # fmt: skip
 
 ACCENT = "#6366E8"  # sampled accuracy and other series that are no bucket
 TARGET = "#C2255C"  # the accuracy that is wanted

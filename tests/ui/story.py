@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from db import ingest as tables
-from db import leases, runs
+from db import leases, marks, runs
 from db.models import PromptVisit, Run
 from pipeline.config import parse_config
 from pipeline.events import (
@@ -25,6 +25,8 @@ from pipeline.events import (
     AttemptStarted,
     Count,
     EvaluationFinished,
+    MarkRecord,
+    MarksApplied,
     PromptRecord,
     PromptsLoaded,
     StepFinished,
@@ -106,6 +108,13 @@ class Story:
             self._tell(self._step())
             if self.step % evaluate_every == 0:
                 self._tell(self._evaluation())
+        return self
+
+    def apply_marks(self) -> Story:
+        """The trainer honours what is wished from its next step on."""
+        with Session(self.engine) as session:
+            wished = [MarkRecord(*wish) for wish in marks.pending(session, self.id)]
+        self._tell(MarksApplied(step=self.step + 1, marks=wished))
         return self
 
     def finish(self, state: str, reason: str) -> Story:

@@ -399,6 +399,68 @@ def test_the_rollouts_of_a_prompt(api: ApiServer, running: Story, tmp_path: Path
     assert older.disabled or newest not in html(checked(older.click().run()))
 
 
+def test_a_prompt_is_marked_and_every_mark_can_be_taken_back(api: ApiServer, running: Story) -> None:
+    app = open_page("prompt", run=str(running.id), prompt="p0003")
+    assert "to be pinned" not in html(app) and "holds from step" not in html(app)
+    app = click(app, "mark-keep")
+    assert "to be pinned" in html(app) and "the next one" in html(app)
+    assert app.button(key="mark-keep").label == "Unpin"
+    running.apply_marks().train(1)
+    app = checked(app.run())
+    assert "</i>pinned</span>" in html(app) and f"from step {running.step} on; wished" in html(app)
+    app = click(app, "mark-replay")
+    assert "to be re-tested" in html(app)
+    app = click(app, "mark-replay")  # cancels it, and leaves the pin
+    assert "to be re-tested" not in html(app) and app.button(key="mark-keep").label == "Unpin"
+    app = click(app, "mark-block")
+    assert app.button(key="mark-block").label == "Include" and app.button(key="mark-keep").label == "Pin"
+    retest = app.button(key="mark-replay")
+    assert retest.disabled and "include it first" in retest.help
+    app = click(app, "mark-block")
+    assert "to be cleared" in html(app), "until the trainer knows, it is pinned"
+    running.apply_marks()
+    assert "pc-moving" not in html(checked(app.run())).partition("Text</h2>")[0]
+    with Client(api.url, api.token) as client:
+        assert [m.mark for m in client.prompt(running.id, "p0003").marks] == [
+            "clear",
+            "exclude",
+            "pin",
+            "retest",
+            "pin",
+        ]
+    running.finish("succeeded", "all steps done")
+    app = checked(app.run())
+    assert all(app.button(key=f"mark-{icon}").disabled for icon in ("keep", "block", "replay"))
+    assert "no further step" in app.button(key="mark-block").help
+
+
+def test_a_selection_of_prompts_is_marked(
+    api: ApiServer, running: Story, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = str(running.id)
+    app = open_page("prompts", run=run, bucket="evicted")
+    n = running.now().buckets["evicted"]
+    assert f"**{n} prompts** of this selection" in "\n".join(m.value for m in app.markdown)
+    app = click(app, "all-retest")
+    assert app.toast[0].value == f"{n} prompts to be re-tested"
+    with Client(api.url, api.token) as client:
+        assert client.prompts(run, marked="retest").total == n
+        client.mark_prompts(run, "exclude", ["p0003"])
+    app = open_page("prompts", run=run, marked="excluded")
+    assert "of 1 prompts" in app.caption[0].value
+    (row,) = app.get("page_link")[1:]
+    assert row.proto.icon == ":material/block:" and "to be excluded from the next step on" in row.proto.help
+    refused = click(app, "all-retest")
+    assert "p0003" in refused.toast[0].value and "include it first" in refused.toast[0].value
+    monkeypatch.setenv("PILOT_TOKEN", make_token(database_url, "read", "looking"))
+    app = open_page("prompt", run=run, prompt="p0003")
+    for icon in ("keep", "block", "replay"):
+        button = app.button(key=f"mark-{icon}")
+        assert button.disabled and "'looking', has 'read'" in button.help
+    (menu,) = (b for b in open_page("prompts", run=run).get("popover") if "Mark" in b.proto.popover.label)
+    assert menu.proto.popover.disabled
+
+
 def test_an_unseen_prompt(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
     run = Story(engine, config).start()
     app = open_page("prompt", run=str(run.id), prompt="p0003")

@@ -6,8 +6,9 @@ from html import escape
 
 import streamlit as st
 
-from api.schemas import PromptHistory, RolloutOut, RunDetail, Visit
-from ui import blocks, charts, diff, health, palette, text
+from api.client import ApiError, ApiUnreachable
+from api.schemas import Move, PromptHistory, PromptMarkOut, RolloutOut, RunDetail, Visit
+from ui import blocks, charts, diff, health, marks, palette, text
 from ui.connection import api_errors, client
 from ui.form import lookup
 
@@ -30,11 +31,18 @@ def render() -> None:
 def _page(run: RunDetail, history: PromptHistory) -> None:
     prompt = history.prompt
     tags = "".join(f'<span class="pc-tag">{escape(tag)}</span>' for tag in prompt.tags)
-    st.html(
-        f'<div class="pc-title"><h1>Prompt</h1>{blocks.bucket_chip(prompt.bucket)}{tags}</div>'
-        f'<div class="pc-facts">{palette.BUCKETS[prompt.bucket].meaning} · in {escape(run.name)} · '
-        f"<code>{escape(prompt.id)}</code></div>"
-    )
+    chips = blocks.bucket_chip(prompt.bucket) + "".join(map(marks.chip, prompt.marks))
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        st.html(
+            f'<div class="pc-title"><h1>Prompt</h1>{chips}{tags}</div>'
+            f'<div class="pc-facts">{palette.BUCKETS[prompt.bucket].meaning} · in {escape(run.name)} · '
+            f"<code>{escape(prompt.id)}</code></div>",
+            width="content",
+        )
+        with st.container(horizontal=True, width="content", key="prompt-actions"):
+            marks.actions(run, prompt)
+    if run.state not in palette.FINISHED_STATES and any(mark.applied_step is None for mark in prompt.marks):
+        st.fragment(_until_marked, run_every=2)(str(run.id), prompt.id)
     left, right = st.columns([2, 3], border=True)
     with left:
         st.html(
@@ -61,6 +69,17 @@ def _page(run: RunDetail, history: PromptHistory) -> None:
     if history.visits:
         st.fragment(_rollouts)(str(run.id), prompt.id)
     _visits(history)
+    _wishes(history.marks)
+
+
+def _until_marked(run_id: str, prompt_id: str) -> None:
+    """The page anew when the trainer has told from which step on the newest mark holds."""
+    try:
+        found = client().prompts(run_id, search=prompt_id, marked="any", limit=1).prompts
+    except (ApiError, ApiUnreachable):
+        return
+    if not found or all(mark.applied_step is not None for mark in found[0].marks):
+        st.rerun()
 
 
 def _interval(visits: list[Visit]) -> str:
@@ -166,8 +185,9 @@ def _visits(history: PromptHistory) -> None:
         for at, v in enumerate(visits)
     ]  # fmt: skip
     empty = [""] * 5
+    taken_back = {mark.applied_step for mark in history.marks if mark.mark in ("exclude", "retest")}
     rows += [
-        ((m.step, 0), [f"{m.step:,}", "grew too old", *empty, blocks.bucket_chip(m.bucket), str(m.attempt)])
+        ((m.step, 0), [f"{m.step:,}", _why(m, taken_back), *empty, blocks.bucket_chip(m.bucket), str(m.attempt)])
         for m in moves
     ]
     shown = [cells for _, cells in sorted(rows, reverse=True)[:VISITS_SHOWN]]
@@ -177,6 +197,29 @@ def _visits(history: PromptHistory) -> None:
     with st.container(border=True):
         st.html('<div class="pc-heading"><h2>Visits and moves</h2><span>newest first</span></div>')
         blocks.table(head, shown, right=(0, 2, 3, 4, 5, 6, 8), caption="Visits")
+
+
+def _why(move: Move, taken_back: set[int | None]) -> str:
+    if move.bucket == "committed":
+        return "trained on"
+    return "taken back by a mark" if move.step in taken_back else "grew too old"
+
+
+def _wishes(wished: list[PromptMarkOut]) -> None:
+    if not wished:
+        return
+    rows = [
+        [
+            palette.MARKS[mark.mark].action,
+            "the next one" if mark.applied_step is None else f"{mark.applied_step:,}",
+            text.when(mark.wished_at),
+            escape(mark.wished_by),
+        ]
+        for mark in wished
+    ]
+    with st.container(border=True):
+        st.html('<div class="pc-heading"><h2>Marks</h2><span>what was wished for it, newest first</span></div>')
+        blocks.table(["mark", "holds from step", "wished", "by"], rows, right=(1,), caption="Marks")
 
 
 render()

@@ -12,7 +12,7 @@ from typing import TypedDict
 import streamlit as st
 
 from api.schemas import Difficulty, PromptPage, PromptRow, RunDetail
-from ui import blocks, charts, palette, text
+from ui import blocks, charts, marks, palette, text
 from ui.connection import api_errors, client
 from ui.form import lookup
 
@@ -28,6 +28,7 @@ SORTS = {
     "-step": "latest",
     "step": "longest ago",
 }
+MARKED = {"any": "in any way", "pin": "pinned", "exclude": "excluded", "retest": "to be re-tested"}
 HEAD = ("answer", "bucket", "rate at last visit", "visits", "rollouts", "tokens", "last step")
 
 
@@ -54,12 +55,15 @@ def _page(run_id: str, run: RunDetail) -> None:
             "Order", list(SORTS), format_func=SORTS.__getitem__, key="sort", bind="query-params", width=200,
             on_change=_first_page, label_visibility="collapsed",
         )  # fmt: skip
-        with st.container(horizontal=True, width="content", vertical_alignment="center"):
+        right = st.container(horizontal=True, width="content", vertical_alignment="center")
+        with right:
             _export(run_id, which)
     page = client().prompts(run_id, **which, sort=sort, limit=PAGE_SIZE, cursor=cursors[-1])
     if not page.prompts:
         _nothing(run, any(value is not None for value in which.values()))
         return
+    with right:
+        marks.for_all(run, page.total, lambda mark: client().mark_prompts(run_id, mark, **which))
     with st.container(key="prompts-table", gap=None):
         head = "".join(f"<span>{h}</span>" for h in HEAD)
         st.html(f'<div class="pc-row pc-head"><span>prompt</span>{head}</div>')
@@ -76,6 +80,7 @@ class Selection(TypedDict):
     tag: str | None
     min_rate: float | None
     max_rate: float | None
+    marked: str | None
 
 
 def _selection(run: RunDetail) -> Selection:
@@ -97,6 +102,10 @@ def _selection(run: RunDetail) -> Selection:
             "Tag", _tags(str(run.id), run.dataset_id), index=None, key="tag", bind="query-params", placeholder="any",
             on_change=_first_page, width=200,
         )  # fmt: skip
+        marked = st.selectbox(
+            "Marked", list(MARKED), format_func=MARKED.__getitem__, index=None, key="marked", bind="query-params",
+            placeholder="or not", on_change=_first_page, width=150,
+        )  # fmt: skip
         low, high = st.slider(
             "Success rate at the last visit", 0, 100, (0, 100), format="%d %%", key="rate", bind="query-params",
             on_change=_first_page, width=260,
@@ -107,6 +116,7 @@ def _selection(run: RunDetail) -> Selection:
         "tag": tag,
         "min_rate": low / 100 if low > 0 else None,
         "max_rate": high / 100 if high < 100 else None,
+        "marked": marked,
     }
 
 
@@ -188,7 +198,10 @@ def _first_page() -> None:
 def _row(run_id: str, row: PromptRow) -> None:
     with st.container(key=f"prompt-row-{row.id}", gap=None):
         label = text.markdown(text.shorten(row.text, 110))
-        st.page_link("screens/prompt.py", label=label, query_params={"run": run_id, "prompt": row.id})
+        icon, told = marks.icon(row.marks)
+        st.page_link(
+            "screens/prompt.py", label=label, icon=icon, help=told, query_params={"run": run_id, "prompt": row.id}
+        )
         rate = '<span class="pc-faint">–</span>'
         if row.success_rate is not None:
             rate = text.percent(row.success_rate, 0) + blocks.bar(row.success_rate, palette.BUCKETS[row.bucket].colour)
