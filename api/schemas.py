@@ -657,7 +657,7 @@ class EvaluationAsk(BaseModel):
         max_length=20,
         description="Names of the run's benchmarks, or other prompt sets, written as a config's `data.eval`. Left out: "
         "all of the run's, or only those of the protocol.",
-        examples=[["aime24", "set:mini@1f0c2a9b7d3e"]],
+        examples=[["aime24", "set:mini@1f0c2a9b7d3e4455"]],
     )
     protocol: Literal["math-7"] | None = Field(None, description="Also these, as a config's `evaluation.protocol`.")
     samples: int | None = Field(None, ge=1, lt=2**31, description="Per prompt, in place of each benchmark's own.")

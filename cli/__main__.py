@@ -439,7 +439,7 @@ def evaluate(
     ] = "newest",
     benchmark: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME|SET", help="A benchmark of the run, or a prompt set; may be repeated [all]."),
+        typer.Option(metavar="NAME|SET", help="A benchmark of the run, or a prompt set; may be repeated; none: all."),
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Of an id: also these, such as math-7.")] = None,
     samples: Annotated[int | None, typer.Option(metavar="K", help="Per prompt, in place of each one's own.")] = None,

@@ -24,8 +24,9 @@ def evaluate_button(run: RunDetail, step: int) -> None:
     section: dict[str, Any] = run.config.get("evaluation", {})
     names = ["held-out", *(b["name"] for b in section.get("benchmarks", ()))]
     names += [section["protocol"]] if section.get("protocol") else []
+    sent = st.session_state.get("evaluations-sent", 0)  # a new key closes it
     with st.popover(
-        "Evaluate", icon=":material/monitoring:", key="evaluate", disabled=bool(missing),
+        "Evaluate", icon=":material/monitoring:", key=f"evaluate-{sent}", disabled=bool(missing),
         help=missing or "Measure this checkpoint on benchmarks, whenever a slot is free",
     ):  # fmt: skip
         chosen = st.multiselect(
@@ -60,6 +61,7 @@ def _sent(run: RunDetail, ask: dict[str, Any]) -> None:
         told = "; ".join(f"{e.field}: {e.message}" for e in error.problem.errors)
         st.error(text.markdown(told or f"{error.problem.title}. {error.problem.detail}"))
     else:
+        st.session_state["evaluations-sent"] = st.session_state.get("evaluations-sent", 0) + 1
         st.rerun()
 
 
@@ -82,7 +84,8 @@ def _asked(run: RunDetail, followed: bool) -> None:
     if not found:
         st.caption("No evaluation was asked for yet: Evaluate measures the chosen checkpoint on benchmarks.")
         return
-    head = ["evaluated step", "state", "accuracy", "rollouts", "time", "asked", "by"]
+    st.html('<div class="pc-heading"><h2>Evaluations</h2><span>on demand</span></div>')
+    head = ["step", "state", "accuracy", "rollouts", "time", "asked", "by"]
     blocks.table(head, [_row(e) for e in found], right=(0, 3, 4), caption="Evaluations on demand")
     missing = lacks("run")
     with st.container(horizontal=True):
@@ -95,8 +98,9 @@ def _asked(run: RunDetail, followed: bool) -> None:
 
 
 def _row(evaluation: CheckpointEvaluation) -> list[str]:
-    results = "<br>".join(
-        f'{escape(r.name)} <b>{text.percent(r.accuracy)}</b> <span class="pc-faint">± {text.percent(r.stderr)}</span>'
+    results = "".join(
+        f'<span class="pc-result">{escape(r.name)} <b>{text.percent(r.accuracy)}</b> '
+        f'<span class="pc-faint">± {text.percent(r.stderr)}</span></span>'
         for r in evaluation.results
     )
     names = ", ".join(b.name for b in evaluation.benchmarks)

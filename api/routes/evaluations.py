@@ -21,10 +21,10 @@ from api.routes.files import LogQuery, folder, log_part
 from api.schemas import CheckpointEvaluation, CheckpointEvaluations, EvaluationAsk, LogPart, RunState
 from api.start import CREATED, IdempotencyKey, once
 from db import evaluations, prompt_sets, runs
-from db.models import Run
+from db.models import FINISHED_STATES, Run
 from db.paging import Place
 from pipeline import rundir
-from pipeline.config import RunConfig, parse_config
+from pipeline.config import RunConfig, VerlEngine, parse_config
 from pipeline.prompts import sets_of
 
 router = APIRouter(prefix="/api/v1", tags=["evaluations"])
@@ -55,8 +55,8 @@ class EvaluationsQuery(BaseModel):
     responses={
         **CREATED,
         **problems(
-            "run-not-found", "prompt-set-not-found", "invalid-config", "invalid-request", "key-reused", "invalid-json",
-            "not-json", "body-too-large",
+            "run-not-found", "prompt-set-not-found", "wrong-state", "invalid-config", "invalid-request", "key-reused",
+            "invalid-json", "not-json", "body-too-large",
         ),
     },
 )  # fmt: skip
@@ -76,6 +76,7 @@ def create_evaluation(
     """
     with session.begin():
         run = runs.get(session, run_id)
+        _check_cluster(run)
         step = _step(folder(request, run_id), run, body.step)
 
     def store(config: RunConfig) -> CheckpointEvaluation:
@@ -152,6 +153,14 @@ def get_evaluation_log(
 ) -> LogPart:
     """A part of what its process printed, as of a run's trainer."""
     return log_part(request, evaluations.get(session, evaluation_id), query)
+
+
+def _check_cluster(run: Run) -> None:
+    """Raises WrongState while the run trains on a Ray cluster, for that takes one job of ours at a time."""
+    engine = parse_config(run.config).engine
+    if isinstance(engine, VerlEngine) and engine.ray_address and run.state not in FINISHED_STATES:
+        message = f"the run is {run.state} on the Ray cluster at {engine.ray_address}, which takes one job at a time"
+        raise runs.WrongState(run.state, f"{message}; stop it first, then have it evaluated")
 
 
 def _step(run_dir: Path, run: Run, asked: int | str) -> int:

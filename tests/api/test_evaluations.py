@@ -129,6 +129,12 @@ def test_without_checkpoint_run_or_scope(
     found = problem(api.post(f"/api/v1/runs/{run.id}/evaluations", json={}))
     assert "the run has no checkpoint: one is saved every 10 steps" in found["errors"][0]["message"]
     assert problem(api.post(f"/api/v1/runs/{uuid.uuid4()}/evaluations", json={}))["status"] == 404
+    cluster = run.config | {"engine": {"name": "verl", "ray_address": "http://head:8265"}}
+    busy = add_run(engine, config=parse_config(cluster).model_dump(mode="json"), state="running", step=20)
+    found = problem(api.post(f"/api/v1/runs/{busy.id}/evaluations", json={}))
+    assert (
+        found["status"] == 409 and "is running on the Ray cluster at http://head:8265, which takes" in found["detail"]
+    )
     reader = {"authorization": f"Bearer {make_token(database_url, 'read')}"}
     assert api.get("/api/v1/evaluations", headers=reader).status_code == 200
     refused = problem(api.post(f"/api/v1/runs/{run.id}/evaluations", json={}, headers=reader))

@@ -6,6 +6,7 @@ read in the tables themselves.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -18,9 +19,11 @@ from pathlib import Path
 
 import psutil
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 
 from api.client import ApiError, Client
+from api.schemas import RunDetail
 from pipeline.config import ROOT
 from pipeline.events import StepFinished, events_path, read_events
 from worker import host
@@ -138,6 +141,34 @@ def test_start_watch_stop_finish(stack: Client, database_url: str, home: Path) -
 
     for run in (finished, again):
         check_books(stack, run.id, database_url, home)
+    evaluate_on_demand(stack, finished)
+
+
+def evaluate_on_demand(client: Client, run: RunDetail) -> None:
+    """A worker measures the finished run's checkpoint, as the run did and with more samples."""
+    before = client.ledger(run.id)
+    asked = client.evaluate(run.id, {"step": 12, "benchmarks": ["held-out"], "samples": 2})
+    deadline = time.monotonic() + 120
+    while (found := client.get_evaluation(asked.id)).state not in ("succeeded", "stopped", "failed"):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+    assert found.state == "succeeded", found.reason
+    own, more = found.results
+    assert (own.name, more.name, more.samples) == ("held-out", "held-out.k2", 2)
+    assert own.accuracy == run.accuracy, "the same step, the same draws"
+    (kept,) = (e for e in client.metrics(run.id).evaluations if e.step == 12)
+    assert [b.name for b in kept.benchmarks] == ["held-out", "held-out.k2"] and kept.rollouts_spent == run.rollouts
+    responses = pq.read_table(io.BytesIO(client.download_evaluation(run.id, 12, "held-out.k2")))
+    assert responses.num_rows == more.rollouts == 2 * more.n_prompts + more.n_prompts
+    after = client.ledger(run.id)
+    spent = sum(e.rollouts for e in after.evaluation) - sum(e.rollouts for e in before.evaluation)
+    assert spent == found.rollouts == own.rollouts + more.rollouts and found.seconds > 0
+    assert after.fates == before.fates and after.sampled == before.sampled
+    now = client.get_run(run.id)
+    assert now.model_dump(exclude={"eval_rollouts", "eval_tokens"}) == run.model_dump(
+        exclude={"eval_rollouts", "eval_tokens"}
+    )
+    assert "evaluated" not in client.log(run.id).text and client.evaluation_log(asked.id).attempt == 1
 
 
 def check_books(client: Client, run_id: object, database_url: str, home: Path) -> None:
