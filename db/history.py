@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 RUNS: Final = 5
 """The newest runs are looked at, so many of them."""
+_KEPT: Final = 64
+_known: dict[Hashable, Any] = {}
+_T = TypeVar("_T")
 
 
 class Groups(NamedTuple):
@@ -60,16 +65,43 @@ def past(session: Session, dataset: str, model: str, parts: int) -> Past:
 
     parts: each run is cut into at most so many of equal length, as pipeline.forecast.part_of does.
     """
-    given = {"dataset": dataset, "model": model, "runs": RUNS, "parts": parts}
-    runs = [Took(*row) for row in session.execute(_RUNS, given)]
-    ids = {"ids": [run.run for run in runs], "parts": parts}
-    groups = [Groups(*row) for row in session.execute(_GROUPS, ids)]
-    sampled = [Sampled(*row) for row in session.execute(_SAMPLED, ids)]
-    return Past(runs, groups, sampled, session.scalar(_PROMPTS, ids) or 0)
+    newest = [tuple(row) for row in session.execute(_NEWEST, {"dataset": dataset, "model": model, "runs": RUNS})]
+    runs = [_once((stamp, parts), partial(_read, session, stamp[0], parts)) for stamp in newest]
+    ids = {"ids": [stamp[0] for stamp in newest]}
+    return Past(
+        [took for took, _, _ in runs],
+        [seen for _, groups, _ in runs for seen in groups],
+        [part for _, _, sampled in runs for part in sampled],
+        _once(tuple(newest), lambda: session.scalar(_PROMPTS, ids) or 0),
+    )
 
 
+def _once(key: Hashable, read: Callable[[], _T]) -> _T:
+    """What was read before under this key, which names the run's state, too: only what goes on is read again."""
+    if (found := _known.get(key)) is None:
+        found = read()
+        while len(_known) >= _KEPT:
+            _known.pop(next(iter(_known)), None)
+        _known[key] = found
+    return cast(_T, found)
+
+
+def _read(session: Session, run: uuid.UUID, parts: int) -> tuple[Took, list[Groups], list[Sampled]]:
+    given = {"id": run, "parts": parts}
+    took = Took(*session.execute(_TOOK, given).one())
+    groups = [Groups(*row) for row in session.execute(_GROUPS, given)]
+    return took, groups, [Sampled(*row) for row in session.execute(_SAMPLED, given)]
+
+
+_NEWEST = text(
+    """
+    SELECT id, attempt, state, step, rollouts, eval_rollouts, finished_at FROM runs
+    WHERE dataset_id = :dataset AND model = :model AND step > 0 AND rollouts > 0 AND deleted_at IS NULL
+    ORDER BY created_at DESC, id LIMIT :runs
+    """
+)
 # Steps since the newest attempt that are not finished are in no row. Time of attempts that were lost is not counted.
-_RUNS = text(
+_TOOK = text(
     """
     SELECT runs.id, config #>> '{engine,name}', device,
            CASE WHEN config #>> '{engine,name}' = 'verl'
@@ -86,8 +118,7 @@ _RUNS = text(
                    AS eval_rollouts
         FROM step_metrics WHERE run_id = runs.id
     ) AS took
-    WHERE dataset_id = :dataset AND model = :model AND step > 0 AND rollouts > 0 AND deleted_at IS NULL
-    ORDER BY created_at DESC, runs.id LIMIT :runs
+    WHERE runs.id = :id
     """
 )
 _PART = "(visits.step - 1) / ceil(runs.step / CAST(:parts AS float8))::int"
@@ -96,14 +127,14 @@ _GROUPS = text(
     f"""
     SELECT run_id, {_PART} AS part, n - n_failed AS scored, round(success_rate * (n - n_failed))::int AS k, count(*)
     FROM prompt_visits AS visits JOIN runs ON runs.id = run_id
-    WHERE run_id = ANY (:ids) AND success_rate IS NOT NULL AND n > n_failed AND {_FIRST}
+    WHERE run_id = :id AND success_rate IS NOT NULL AND n > n_failed AND {_FIRST}
     GROUP BY run_id, part, scored, k
     """
 )
 _SAMPLED = text(
     f"""
     SELECT run_id, {_PART} AS part, sum(n)::bigint, sum(visits.tokens)::bigint
-    FROM prompt_visits AS visits JOIN runs ON runs.id = run_id WHERE run_id = ANY (:ids) GROUP BY run_id, part
+    FROM prompt_visits AS visits JOIN runs ON runs.id = run_id WHERE run_id = :id GROUP BY run_id, part
     """
 )
-_PROMPTS = text("SELECT count(DISTINCT prompt_id) FROM prompt_visits WHERE run_id = ANY (:ids)")
+_PROMPTS = text("SELECT count(DISTINCT prompt_id) FROM prompt_states WHERE run_id = ANY (:ids) AND visits > 0")

@@ -54,6 +54,18 @@ def test_a_forecast_rests_on_runs_of_the_same_prompts_and_model(
     assert "Rests on 1 run" in words and "pilot" in words and "budget.steps ends it" in words
     other_engine = config | {"engine": {"name": "torch", "device": "cuda"}}
     assert client.forecast_config(other_engine).gpu_hours.expected is None, "another device has another pace"
+    read: list[str] = []
+
+    def note(_connection: object, _cursor: object, query: str, *_: object) -> None:
+        read.append(query)
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", note)
+    assert client.forecast_config(config) == told
+    assert read and not any("prompt_visits" in query for query in read), "what has not gone on is not read again"
+    ran.train(2)
+    newer = client.forecast_config(config)
+    sa.event.remove(sa.Engine, "after_cursor_execute", note)
+    assert newer.visits > told.visits and any("prompt_visits" in query for query in read)
 
 
 def test_a_faulty_config_has_no_forecast(served: ApiServer, config: dict[str, Any]) -> None:
