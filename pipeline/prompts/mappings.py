@@ -143,7 +143,7 @@ def _messages(row: Mapping[str, Any], by: Layout, flat: bool) -> tuple[Message, 
     text = _question(value, by.prompt, row, "no_prompt")
     text = text.strip() if by.published else text
     if by.options and (choices := find(row, by.options)) is not None:
-        text = f"{text}\n{_options(choices, by.options)}"
+        text = f"{text}\n{_options(choices, by.options)}".strip()  # some questions have none
     return (Message("user", text),)
 
 

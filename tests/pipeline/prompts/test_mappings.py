@@ -72,6 +72,9 @@ def test_published_columns(tmp_path: Path, mapping: MappingName, suffix: str) ->
 
 def test_a_choice_is_scored_by_its_letter(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
+    open_ended = PUBLISHED["sciknoweval"][0] | {"answer": "True", "answerKey": "", "choices": {"text": [], "label": []}}
+    path.write_text(json.dumps(open_ended))
+    assert [(p.text, p.answer) for p in load(path, "sciknoweval")] == [("Which is a gas?", "True")]
     path.write_text(json.dumps(PUBLISHED["sciknoweval"][0]))
     (prompt,) = load(path, "sciknoweval")
     assert ChoiceReward().look(Response("The answer is B.", prompt.answer, prompt.text)).value == 1
