@@ -34,12 +34,11 @@ def chip(mark: PromptMarkOut) -> str:
     )
 
 
-def icon(marks: Sequence[PromptMarkOut]) -> tuple[str | None, str | None]:
-    """For a prompt in a list: the icon of its newest mark, and all of them in words."""
+def listed(marks: Sequence[PromptMarkOut]) -> tuple[str | None, str]:
+    """For a prompt in a list: the icon of its newest mark, and all of them as Markdown to stand before its text."""
     if not marks:
-        return None, None
-    told = "; ".join(f"{name(mark)} {words(mark)}" for mark in marks)
-    return palette.MARKS[marks[-1].mark].icon, text.markdown(told)
+        return None, ""
+    return palette.MARKS[marks[-1].mark].icon, f":gray[{', '.join(map(name, marks))} ·] "
 
 
 def actions(run: RunDetail, prompt: PromptRow) -> None:

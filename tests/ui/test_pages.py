@@ -449,7 +449,7 @@ def test_a_selection_of_prompts_is_marked(
     app = open_page("prompts", run=run, marked="excluded")
     assert "of 1 prompts" in app.caption[0].value
     (row,) = app.get("page_link")[1:]
-    assert row.proto.icon == ":material/block:" and "to be excluded from the next step on" in row.proto.help
+    assert row.proto.icon == ":material/block:" and row.proto.label.startswith(":gray[to be excluded ·] What is 3")
     refused = click(app, "all-retest")
     assert "p0003" in refused.toast[0].value and "include it first" in refused.toast[0].value
     monkeypatch.setenv("PILOT_TOKEN", make_token(database_url, "read", "looking"))

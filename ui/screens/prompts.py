@@ -198,9 +198,9 @@ def _first_page() -> None:
 def _row(run_id: str, row: PromptRow) -> None:
     with st.container(key=f"prompt-row-{row.id}", gap=None):
         label = text.markdown(text.shorten(row.text, 110))
-        icon, told = marks.icon(row.marks)
+        icon, marked = marks.listed(row.marks)
         st.page_link(
-            "screens/prompt.py", label=label, icon=icon, help=told, query_params={"run": run_id, "prompt": row.id}
+            "screens/prompt.py", label=marked + label, icon=icon, query_params={"run": run_id, "prompt": row.id}
         )
         rate = '<span class="pc-faint">–</span>'
         if row.success_rate is not None:
