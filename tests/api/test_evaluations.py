@@ -141,6 +141,18 @@ def test_without_checkpoint_run_or_scope(
     assert refused["type"] == "/problems/scope-missing"
 
 
+def test_an_uploaded_set_is_kept_as_long_as_an_evaluation_needs_it(api: TestClient, run: Run) -> None:
+    sets = "/api/v1/prompt-sets"
+    kept = api.post(sets, params={"name": "mini", "file": "a.json"}, json=[{"prompt": "1?", "answer": "1"}]).json()
+    body = {"benchmarks": [f"set:mini@{kept['version']}"]}
+    asked = api.post(f"/api/v1/runs/{run.id}/evaluations", json=body).json()
+    assert [b["name"] for b in asked["benchmarks"]] == ["held-out", "mini"]
+    in_use = problem(api.delete(f"{sets}/mini/{kept['version']}"))
+    assert in_use["type"] == "/problems/prompt-set-in-use" and asked["id"] in in_use["detail"]
+    api.post(f"/api/v1/evaluations/{asked['id']}/stop")
+    assert api.delete(f"{sets}/mini/{kept['version']}").status_code == 200
+
+
 def test_results_come_with_the_run_s_own_and_its_slot_says_what_holds_it(
     api: TestClient, engine: sa.Engine, run: Run
 ) -> None:

@@ -260,6 +260,7 @@ def ask_for_an_evaluation(app: AppTest, api: ApiServer, running: Story) -> None:
         app = checked(app.run())
         assert "held-out.k8 <b>62.5&nbsp;%</b>" in html(app).replace(" %", "&nbsp;%")
         assert client.get_run(running.id).state == before.state
+        assert app.session_state["feed"].evaluations[5].sampled_accuracy == 0.25, "the chart has it, too"
         client.evaluate(running.id, {"step": 10})
         (waiting, _) = client.evaluations(running.id).evaluations
         app = click(checked(app.run()), f"stop-{waiting.id}")

@@ -85,3 +85,20 @@ def test_a_passed_budget_is_an_end_if_the_trainer_stops_and_a_failure_if_it_does
 
 def test_what_would_end_the_same_way_is_not_tried_again() -> None:
     assert outcome(Death("the disk is full", chance=False, hopeless=True), checkpoint=2).run == "failed"
+
+
+def test_an_evaluation_begins_again_or_is_asked_for_again() -> None:
+    """It has nothing to resume."""
+
+    def of(end: Any, **given: Any) -> Outcome:
+        return outcome(end, evaluation=True, **given)
+
+    shut = "the platform was shut down; ask for the evaluation again"
+    assert of(logs.finished(3)) == ("succeeded", "succeeded", "all steps done")
+    assert of(logs.finished(3, "stopped"), shut_down=True) == ("stopped", "stopped", shut)
+    assert of(logs.finished(3, "stopped"), shut_down=True, stop_asked=True).reason == "all steps done"
+    assert of(KILL, shut_down=True) == ("lost", "stopped", shut)
+    assert of(EARLY, stop_asked=True) == ("stopped", "stopped", "stopped on request")
+    assert of(KILL) == ("lost", "queued", "the trainer was ended by SIGKILL; it begins again")
+    assert of(KILL, setbacks=MAX_SETBACKS) == ("failed", "failed", "the trainer was ended by SIGKILL, for the 4th time")
+    assert of(CRASH).run == "failed" and of(CRASH).reason.endswith("The end of its log:\nTraceback")
