@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.config import RunConfig, parse_config, presets
 from pipeline.engines.verl.compose import compose
+from pipeline.engines.verl.start import vllm_by_its_name
 
 pytest.importorskip("hydra", reason="the verl set is not installed: make test-verl sets it up")
 PAPERS = {p["name"]: p["config"] for p in presets() if p["group"]}
@@ -18,16 +19,10 @@ PAPERS = {p["name"]: p["config"] for p in presets() if p["group"]}
 
 @pytest.fixture(scope="module", autouse=True)
 def vllm_has_a_version(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """verl asks for that of the package "vllm", and the CPU build has another name."""
-    folder = tmp_path_factory.mktemp("packages")
+    """As for a run: without it verl refuses, and vLLM takes kernels that not every CPU can run."""
     with pytest.MonkeyPatch.context() as patch:
-        try:
-            version("vllm")
-        except PackageNotFoundError:
-            info = folder / "vllm-0.28.0.dist-info"
-            info.mkdir()
-            (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.28.0\n")
-            patch.syspath_prepend(folder)
+        patch.setattr(sys, "path", [*sys.path])
+        vllm_by_its_name(tmp_path_factory.mktemp("scratch"))
         yield
 
 
