@@ -11,6 +11,7 @@ import codecs
 import csv
 import json
 import math
+import re
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ Numbered = tuple[int, Row | RowFault]
 
 _MAGIC = {b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "compressed by gzip", b"BZh": "compressed by bzip2",
           b"\xfd7zXZ": "compressed by xz", b"(\xb5/\xfd": "compressed by zstd"}  # fmt: skip
+_NO_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of it
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -160,7 +162,7 @@ def _read_csv(path: Path, _columns: Collection[str] | None) -> Iterator[Numbered
             if len(cells) != len(header):
                 message = f"has {len(cells)} cells where the header has {len(header)} columns"
                 yield number, RowFault("malformed", message)
-            elif any("\udc80" <= c <= "\udcff" for cell in cells for c in cell):
+            elif any(map(_NO_UTF8.search, cells)):
                 yield number, RowFault("encoding", "is not UTF-8")
             else:
                 yield number, dict(zip(header, cells, strict=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from pipeline.config import DataConfig, MappingName
 from pipeline.prompts.types import Message, Prompt, RowFault, make_prompt
 from pipeline.rewards.latex import last_boxed
 
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 ROLES = ("system", "user", "assistant")
 
 
@@ -110,7 +112,7 @@ def read(row: Mapping[str, Any], by: Layout, *, flat: bool = False) -> Prompt:
     ):
         if "\x00" in text:
             raise RowFault("encoding", f"has a NUL character in {where!r}")
-        if any("\ud800" <= c <= "\udfff" for c in text):
+        if _HALF.search(text):
             raise RowFault("encoding", f"has half of a surrogate pair in {where!r}")
     return make_prompt(messages, answer, tags, (reward or "").strip() or None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,10 @@ from pipeline.prompts.mappings import Layout, layout
 from pipeline.prompts.places import SetRef, find
 from pipeline.prompts.tokenizer import ChatTokenizer
 from pipeline.prompts.types import FaultKind, FileFault, Message, Prompt, RowFault
-from pipeline.rewards import Response, RewardConfig, Scorer
+from pipeline.rewards import Response, RewardConfig, Scorer, Verdict
 from pipeline.rewards.maths import MathReward
 from pipeline.rewards.registry import parts_of
+from pipeline.rewards.types import Question
 
 SHOWN: Final = 20
 PREVIEW: Final = 5
@@ -288,18 +289,22 @@ def _usual(name: str) -> RewardConfig | None:
         return None
 
 
-def unusable(reward: RewardConfig, answers: Sequence[str]) -> Iterable[str | None]:
+def unusable(reward: RewardConfig, answers: Sequence[str]) -> list[str | None]:
     """Why the reward can't use each reference answer; None where it can. No response was ever right or wrong here: a
     verdict on one that no reference equals is failed exactly where the reference itself is at fault."""
     reasons: list[str | None] = [None] * len(answers)
     for part in parts_of(reward)[0]:
-        asked = [Response("\\boxed{\\operatorname{nothing}_{7919}}", answer) for answer in answers]
-        if isinstance(part.reward, MathReward):
+        # A look says what is wrong with a reference; code and tasks are not run for that.
+        looks = [part.reward.look(Response("\\boxed{7919.7919}", answer)) for answer in answers]
+        reasons = [reason or _why(look) for reason, look in zip(reasons, looks, strict=True)]
+        # Mathematics that is more than a number or a plain formula has to be parsed.
+        if isinstance(part.reward, MathReward) and (left := [i for i, v in enumerate(looks) if isinstance(v, tuple)]):
             with Scorer(part.reward, workers=min(8, os.cpu_count() or 1)) as scorer:
-                verdicts = [score.parts["math"] for score in scorer.score(asked)]
-            found = [v.why if v.failed else None for v in verdicts]
-        else:  # a look says what is wrong with a reference; code and tasks are not run for that
-            looks = [part.reward.look(response) for response in asked]
-            found = [None if isinstance(v, tuple) or not v.failed else v.why for v in looks]
-        reasons = [reason or why for reason, why in zip(reasons, found, strict=True)]
+                scores = scorer.score([Response("\\boxed{\\operatorname{nothing}_{7919}}", answers[i]) for i in left])
+            for i, score in zip(left, scores, strict=True):
+                reasons[i] = reasons[i] or _why(score.parts["math"])
     return reasons
+
+
+def _why(look: Verdict | Question) -> str | None:
+    return look.why if isinstance(look, Verdict) and look.failed else None
