@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import json
 import os
+import platform
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.routes import prompt_sets as routes
-from pipeline.prompts import child
+from pipeline.prompts import Job, Read, child, read
+from pipeline.sandbox import apart
 from tests.api.served import make_token
 
 URL = "/api/v1/prompt-sets"
@@ -187,3 +190,30 @@ def test_uploads_are_bounded(kept: Path, api: TestClient, monkeypatch: pytest.Mo
     monkeypatch.setattr(routes, "MAX_UPLOAD", 1 << 20)
     monkeypatch.setattr(child, "SECONDS", 0.01)
     assert "takes over 0.01 s to read" in upload(api, jsonl(ROWS), 422)["detail"]
+    monkeypatch.setattr(child, "SECONDS", 60.0)
+    monkeypatch.setattr(child, "MEMORY_MB", 16)
+    assert "needs more memory than a file may take" in upload(api, jsonl(ROWS), 422)["detail"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a machine of two names")
+def test_where_files_cannot_be_read_safely_none_is(
+    kept: Path, api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise ValueError("there is no bubblewrap")
+
+    monkeypatch.setattr(apart, "bubblewrap_keeps", refuse)
+    libc = ctypes.CDLL(None)
+
+    def named(job: Job) -> Read:  # the reader inherits the name that the kernel gives the machine
+        before = libc.personality(0x0008)
+        try:
+            return read(job)
+        finally:
+            libc.personality(before)
+
+    monkeypatch.setattr(routes, "read", named)
+    problem = upload(api, jsonl(ROWS), 503)
+    assert problem["type"] == "/problems/no-sandbox" and "there is no bubblewrap; and no fence" in problem["detail"]
+    monkeypatch.setattr(routes, "read", read)
+    assert upload(api, jsonl(ROWS))["n_prompts"] == 30, "behind the fence"
