@@ -25,14 +25,18 @@ def make_token(database_url: str, scope: str = "admin", name: str = "tests") -> 
     return secret
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 class ApiServer:
     """The API in a thread. It can go away and come back at the same address."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, port: int | None = None) -> None:
         self.settings = settings
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.token = make_token(settings.database_url)
         self._server: uvicorn.Server | None = None

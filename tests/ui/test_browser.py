@@ -6,21 +6,21 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expect, sync_playwright
 
 from api.client import Client
-from tests.api.served import ApiServer
+from api.settings import Settings
+from tests.api.served import ApiServer, free_port
 from tests.ui.story import Story
 from ui.palette import BUCKETS
 
@@ -55,20 +55,27 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
     browser.close()
 
 
-@pytest.fixture
-def process(api: ApiServer, tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """The dashboard in a process of its own, as `pilot up` starts it; gives its address and process id."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+class Process(NamedTuple):
+    url: str
+    pid: int
+    api_port: int
+    token: Path
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """The dashboard in a process of its own, as `pilot up` starts it. All tests share it; each has an API of its own
+    at the address that it was told."""
+    port, api_port = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
-    log = tmp_path / "dashboard.log"
+    folder = tmp_path_factory.mktemp("dashboard")
+    log, token = folder / "dashboard.log", folder / "token"
     command = [sys.executable, "-m", "streamlit", "run", "ui/app.py", "--server.port", str(port)]
+    told = {"PILOT_API_URL": f"http://127.0.0.1:{api_port}", "PILOT_TOKEN_FILE": str(token)}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | {"PILOT_API_URL": api.url}, stdout=output, stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
+            command, cwd=ROOT, env=os.environ | told, stdout=output, stderr=output, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + 60
         while True:
@@ -78,7 +85,7 @@ def process(api: ApiServer, tmp_path: Path) -> Iterator[tuple[str, int]]:
                     break
             except OSError:
                 time.sleep(0.1)
-        yield url, process.pid
+        yield Process(url, process.pid, api_port, token)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(20)
@@ -86,8 +93,16 @@ def process(api: ApiServer, tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture
-def dashboard(process: tuple[str, int]) -> str:
-    return process[0]
+def api(process: Process, database_url: str, broker_url: str, tmp_path: Path) -> Iterator[ApiServer]:
+    settings = Settings(database_url=database_url, redis_url=broker_url, pilot_home=tmp_path / "home")
+    with ApiServer(settings, process.api_port) as server:
+        process.token.write_text(server.token)
+        yield server
+
+
+@pytest.fixture
+def dashboard(process: Process, api: ApiServer) -> str:
+    return process.url
 
 
 class Watched:
@@ -276,14 +291,13 @@ def test_the_reference_of_the_api_needs_no_network(watched: Watched, api: ApiSer
     watched.errors.remove(refused)
 
 
-def test_the_dashboard_is_small(process: tuple[str, int], watched: Watched, running: Story) -> None:
-    """Resident memory after a page was used; the whole idle platform has 700 MB."""
-    url, pid = process
-    watched.page.goto(f"{url}/run?run={running.id}")
+def test_the_dashboard_is_small(process: Process, dashboard: str, watched: Watched, running: Story) -> None:
+    """Resident memory after pages were used; the whole idle platform has 700 MB."""
+    watched.page.goto(f"{dashboard}/run?run={running.id}")
     expect_counts(watched.page, running)
-    resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
     assert resident and int(resident[1]) < 250_000, resident
-    assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+    assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 def test_a_log_is_audited_in_the_browser(dashboard: str, watched: Watched, tmp_path: Path) -> None:
