@@ -8,10 +8,12 @@ config describes. verl is imported only when a config is composed, so that the A
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,8 +190,6 @@ def compose(config: RunConfig, run_dir: Path) -> DictConfig:
     Raises ConfigProblems that names each override that verl does not know or that is not the user's to change, and
     what verl's own check found.
     """
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
     from omegaconf import OmegaConf, open_dict
 
     engine = _engine(config)
@@ -200,9 +200,7 @@ def compose(config: RunConfig, run_dir: Path) -> DictConfig:
     if backend not in ("dp", "megatron"):
         message = "unknown; dp (FSDP2) or megatron"
         raise ConfigProblems.one("engine.overrides.model_engine", backend, message)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        verl = hydra_compose("ppo_trainer", [f"model_engine={backend}"])
-
+    verl = copy.deepcopy(_defaults(backend))
     if problems := [p for key, value in overrides.items() if (p := _fault(verl, key, value))]:
         raise ConfigProblems(problems)
     chosen = dict(DEFAULTS) | (FSDP2 if backend == "dp" else {})
@@ -222,6 +220,15 @@ def compose(config: RunConfig, run_dir: Path) -> DictConfig:
         }
     _check(verl)
     return verl
+
+
+@cache
+def _defaults(backend: str) -> DictConfig:
+    """verl's own. Hydra takes most of a second to find them."""
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", [f"model_engine={backend}"])
 
 
 def flatten(overrides: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
