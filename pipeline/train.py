@@ -17,11 +17,11 @@ from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.allocation import Allocator, Batch, Group, Mark, Plan
+from pipeline.allocation import Allocator, Batch, Bucket, Group, Mark, Plan
 from pipeline.checkpoint import load_state, save_checkpoint
 from pipeline.config import RunConfig, load_config
 from pipeline.engines.build import Engine, build_engine
@@ -119,7 +119,12 @@ class Trainer:
         self._tell_start()
         if self.evaluated_at < 0 and not self.stop_requested:
             self._evaluate()
+        may_go_on = False  # by what somebody may do now
         while (reason := self._why_end()) is None:
+            self._apply_marks()
+            if (reason := self._why_nothing_is_left()) is not None:
+                may_go_on = self._left_out() > 0
+                break
             start = time.monotonic()
             self._train_one_step()
             if self.step % self.config.evaluation.every == 0:
@@ -130,7 +135,8 @@ class Trainer:
         if not self.stop_requested and self.evaluated_at != self.step:
             self._evaluate()
         self._checkpoint()
-        return AttemptFinished(outcome="stopped" if self.stop_requested else "succeeded", reason=reason, step=self.step)
+        outcome: Literal["stopped", "succeeded"] = "stopped" if self.stop_requested or may_go_on else "succeeded"
+        return AttemptFinished(outcome=outcome, reason=reason, step=self.step)
 
     def _tell_start(self) -> None:
         self.earlier = earlier_attempts(self.run_dir, self.attempt)
@@ -187,9 +193,21 @@ class Trainer:
                 f"GPU budget: {seconds * n_gpus / 3600:.2f} of {budget.gpu_hours:g} GPU-hours used and the next step "
                 f"may take {self.slowest * n_gpus / 3600:.4f}"
             )
-        if self.allocator.pool_is_solved:
-            return "every prompt of the pool is evicted as solved, or excluded: nothing is left to train on"
         return None
+
+    def _why_nothing_is_left(self) -> str | None:
+        if not self.allocator.pool_is_solved:
+            return None
+        if n := self._left_out():
+            return (
+                f"{n:,} of {len(self.train_set):,} prompts are excluded, the others solved: include some, then resume"
+            )
+        return "every prompt of the pool is evicted as solved: nothing is left to train on"
+
+    def _left_out(self) -> int:
+        """How many excluded prompts keep a run from going on that has solved all others; 0 while there are others."""
+        evicted = self.allocator.bucket_counts()[Bucket.EVICTED]
+        return len(self.train_set) - evicted if self.allocator.pool_is_solved else 0
 
     def _limit(self) -> int | None:
         budget, limits = self.config.budget, []
@@ -204,12 +222,13 @@ class Trainer:
         self.log.append(SamplingStarted(step=self.step + 1, rollouts=plan.n_rollouts, tokens=most_tokens))
 
     def _apply_marks(self) -> None:
-        """Marks that hold from the next step on: those that an earlier attempt applied before it; once beyond all that
-        earlier attempts began, those that are wished for now.
+        """Marks that hold from the next step on: those that an earlier attempt applied before it, and, beyond the steps
+        that earlier attempts have begun, those that are wished for now.
         """
         step = self.step + 1
-        again = step <= self.earlier.last_step
-        marks = self.earlier.marks.get(step, []) if again else self.wishes.new()
+        marks = self.earlier.marks.get(step, [])
+        if step > self.earlier.last_step:
+            marks = marks + self.wishes.new()
         if not marks:
             return
         self.log.append(MarksApplied(step=step, marks=marks))
@@ -218,7 +237,6 @@ class Trainer:
             self.allocator.mark([self.wishes.place[record.prompt_id] for record in some], Mark(mark))
 
     def _train_one_step(self) -> None:
-        self._apply_marks()
         recorder = Recorder(self.engine, self._tell_sampling)
         batch, stats = training_step(self.allocator, recorder, self.config, self._limit())
         self.engine.keep(self.allocator.waiting)
@@ -347,7 +365,6 @@ def earlier_attempts(run_dir: Path, attempt: int) -> Earlier:
             elif isinstance(event, MarksApplied):
                 # Not forgotten where an attempt goes on from before it: that one may die before it comes so far.
                 found.marks[event.step] = event.marks
-                found.last_step = max(found.last_step, event.step)
             elif isinstance(event, SamplingStarted):
                 under_way = add((under_way, Count(rollouts=event.rollouts, tokens=event.tokens)))
                 found.last_step = max(found.last_step, event.step)

@@ -124,9 +124,15 @@ def test_start_watch_stop_finish(stack: Client, database_url: str, home: Path) -
     follow(stack, endless.id, {"running"})
     while stack.get_run(endless.id).step < 3:
         time.sleep(0.1)
+    out, again, *_ = (row.id for row in stack.prompts(endless.id, sort="-step", limit=2).prompts)
+    stack.mark_prompts(endless.id, "exclude", [out])
+    stack.mark_prompts(endless.id, "retest", [again])
+    excluded, tested = wait_until_applied(stack, endless.id, out), wait_until_applied(stack, endless.id, again)
     stack.stop_run(endless.id)
     follow(stack, endless.id, {"stopped"})
     stopped = stack.get_run(endless.id)
+    (fresh,) = stack.prompts(endless.id, bucket="unseen", limit=1).prompts
+    stack.mark_prompts(endless.id, "pin", [fresh.id])
     assert stopped.step >= 3 and stopped.reason == f"stopped on request after step {stopped.step}"
     assert [a.outcome for a in stopped.attempts] == ["stopped"]
 
@@ -136,12 +142,25 @@ def test_start_watch_stop_finish(stack: Client, database_url: str, home: Path) -
         time.sleep(0.1)
     stack.stop_run(endless.id)
     follow(stack, endless.id, {"stopped"})
-    again = stack.get_run(endless.id)
-    assert [a.from_step for a in again.attempts] == [0, stopped.step]
+    resumed = stack.get_run(endless.id)
+    assert [a.from_step for a in resumed.attempts] == [0, stopped.step]
+    assert wait_until_applied(stack, endless.id, fresh.id) == stopped.step + 1
+    assert stack.prompt(endless.id, fresh.id).visits[0].step == stopped.step + 1
+    assert tested in {visit.step for visit in stack.prompt(endless.id, again).visits if visit.stage == "pilot"}
+    assert all(visit.step < excluded for visit in stack.prompt(endless.id, out).visits)
 
-    for run in (finished, again):
+    for run in (finished, resumed):
         check_books(stack, run.id, database_url, home)
     evaluate_on_demand(stack, finished)
+
+
+def wait_until_applied(client: Client, run_id: object, prompt_id: str) -> int:
+    """The step from which on the prompt's newest mark holds."""
+    deadline = time.monotonic() + 60
+    while (step := client.prompt(run_id, prompt_id).marks[0].applied_step) is None:  # type: ignore[arg-type]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return step
 
 
 def evaluate_on_demand(client: Client, run: RunDetail) -> None:
