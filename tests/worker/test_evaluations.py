@@ -4,7 +4,6 @@ measures is the real thing, on a checkpoint of the bundled policy.
 
 from __future__ import annotations
 
-import signal
 import time
 import uuid
 from collections.abc import Sequence
@@ -172,17 +171,3 @@ def test_a_stop_leaves_nothing_and_a_deleted_run_takes_its_evaluations_along(
             assert time.monotonic() < deadline
             time.sleep(0.1)
     assert not any(stage.settings.run_dir(i).exists() for i in (trained, long, gone))
-
-
-def test_what_is_killed_again_and_again_fails(stage: Stage, trained: uuid.UUID, config: RunConfig) -> None:
-    evaluation = ask(stage, trained, config)
-    stage.start("-m", "worker")
-    for _ in range(4):
-        process = measuring(stage, evaluation)
-        process.send_signal(signal.SIGKILL)
-        psutil.wait_procs([process], 10)
-    run = stage.wait_for_state(evaluation, "failed")
-    assert (
-        run.reason == "the evaluation was ended by SIGKILL, for the 4th time"
-        and stage.run(trained).state == "succeeded"
-    )
