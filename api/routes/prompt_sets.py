@@ -320,7 +320,7 @@ def _not_accepted(report: PromptReport) -> ApiProblem:
         if finding.refuses
         for found in finding.rows
     ]
-    counted = [f"{finding.n:,} {finding.title}" for finding in report.findings if finding.refuses]
+    counted = [f"{finding.title} ({finding.n:,})" for finding in report.findings if finding.refuses]
     if report.fault:
         counted.insert(0, f"the file {report.fault}")
     return ApiProblem("invalid-prompts", f"Nothing was stored: {'; '.join(counted)}.", errors=errors)

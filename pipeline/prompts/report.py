@@ -86,7 +86,7 @@ class PromptReport(BaseModel):
         lines += [f"cannot be read to its end: {self.fault}"] if self.fault else []
         lines += [f"longest prompt: {self.longest:,} tokens"] if self.longest is not None else []
         for finding in self.findings:
-            lines += ["", f"{'refused' if finding.refuses else 'warning'}: {finding.n:,} {finding.title}"]
+            lines += ["", f"{'refused' if finding.refuses else 'warning'}: {finding.title} ({finding.n:,})"]
             lines += [f"  row {found.row}: {found.message}" for found in finding.rows]
             lines += [f"  and {finding.n - len(finding.rows):,} more"] if finding.n > len(finding.rows) else []
         lines += [f"not checked: {what}" for what in self.unchecked]
