@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
 import anyio.to_thread
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -34,7 +35,10 @@ from api.routes import (
 from api.settings import Settings
 from db import create_engine
 
-_CONNECTIONS = 5  # kept; as many again under load, and no more requests at a time than that
+_CONNECTIONS = 5  # kept; as many again under load, and no more threads than that
+# Requests with a database session at a time. A request keeps its connection while it waits for a thread, so no thread
+# may wait for a connection. Whoever takes one without this leave keeps it within one thread; the rest is theirs.
+_SESSIONS = 2 * _CONNECTIONS - 2
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -64,6 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.settings = settings
     app.state.engine = engine
+    app.state.sessions = anyio.Semaphore(_SESSIONS)
     app.state.metrics = Metrics(engine)
     app.state.ending = lambda: False  # whoever serves the app replaces it: streams end when it is true
     app.state.snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
@@ -75,6 +80,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(
         Guard,
         engine=engine,
+        sessions=app.state.sessions,
         metrics=app.state.metrics,
         allowed_hosts=settings.allowed_hosts,
         allowed_origins=settings.cors_origins,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
@@ -24,13 +24,22 @@ RunId = Annotated[uuid.UUID, Path(description="The run's id.", examples=["0b9f4a
 PromptId = Annotated[CleanText, Path(description="The prompt's id.", max_length=200, examples=["5f2b8c0de1a94773"])]
 
 
-def _reading(request: Request) -> Iterator[Session]:
+async def _leave(request: Request) -> AsyncIterator[None]:
+    """Waits, without a thread, until the request may have a connection. `api.app` says why."""
+    async with request.app.state.sessions:
+        yield
+
+
+_Leave = Annotated[None, Depends(_leave, scope="function")]
+
+
+def _reading(request: Request, _: _Leave) -> Iterator[Session]:
     """One snapshot for the whole request, however many statements it takes."""
     with Session(request.app.state.snapshots) as session:
         yield session
 
 
-def _writing(request: Request) -> Iterator[Session]:
+def _writing(request: Request, _: _Leave) -> Iterator[Session]:
     """Writes nothing by itself: a route commits with `with session.begin():`, before it tells others."""
     with Session(request.app.state.engine, expire_on_commit=False) as session:
         yield session

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 import sqlalchemy as sa
 from starlette.datastructures import Headers, MutableHeaders
@@ -37,6 +38,7 @@ class Guard:
         self,
         app: ASGIApp,
         engine: sa.Engine,
+        sessions: anyio.Semaphore,
         metrics: Metrics,
         allowed_hosts: Sequence[str],
         allowed_origins: Sequence[str] = (),
@@ -47,6 +49,7 @@ class Guard:
         """uploads: addresses that take larger bodies, and how many bytes. Those are not read here."""
         self.app = app
         self.engine = engine
+        self.sessions = sessions
         self.metrics = metrics
         self.allowed_origins = allowed_origins
         self.rates = Rates(rate_per_s, 10 * rate_per_s)
@@ -89,7 +92,8 @@ class Guard:
     async def _caller(self, scope: Scope, headers: Headers, request_id: str) -> Caller:
         given = headers.get("authorization")
         try:
-            caller = await anyio.to_thread.run_sync(authenticate, self.engine, given, request_id)
+            async with self.sessions:
+                caller = await anyio.to_thread.run_sync(authenticate, self.engine, given, request_id)
         except (ApiProblem, TokenRefused):
             address, _ = scope.get("client") or ("", 0)
             _slow_down(self.refusals.wait_s(address))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, ProcessCollector
@@ -14,6 +15,8 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from db import DatabaseUnavailable, stats
+
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")  # others are without number, too
 
 
 class Metrics:
@@ -37,9 +40,7 @@ class Metrics:
         """Count a request. The route's pattern is the label, never the path: paths are without number."""
         route = scope.get("route")
         name = route.path if isinstance(route, Route) else "other"
-        method = (
-            scope["method"] if scope["method"] in ("GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS") else "other"
-        )
+        method = scope["method"] if scope["method"] in _METHODS else "other"
         self._requests.labels(method, name, str(status)).inc()
         self._seconds.labels(method, name).observe(seconds)
 

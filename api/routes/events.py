@@ -46,7 +46,8 @@ async def wait_for_run(run_id: RunId, query: Annotated[WaitQuery, Query()], requ
     """The run, as soon as it has got so far, or as it is when the time is over: look at its `state`, and ask again."""
     deadline = time.monotonic() + query.timeout
     while True:
-        run = await anyio.to_thread.run_sync(_detail, request, run_id)
+        async with request.app.state.sessions:
+            run = await anyio.to_thread.run_sync(_detail, request, run_id)
         waited = run.state not in FINISHED_STATES if query.until == "finished" else run.state == "queued"
         if not waited or time.monotonic() >= deadline or request.app.state.ending():
             return run
@@ -102,7 +103,8 @@ async def _events(request: Request, run_id: uuid.UUID, position: feed.Position) 
     yield f"retry: {_RETRY_MS}\n\n"
     while not request.app.state.ending():
         try:
-            progress, items, more = await anyio.to_thread.run_sync(partial(_look, request, run_id, position))
+            async with request.app.state.sessions:
+                progress, items, more = await anyio.to_thread.run_sync(partial(_look, request, run_id, position))
         except runs.RunNotFound:
             yield 'event: end\ndata: {"state": "deleted"}\n\n'
             return

@@ -23,6 +23,7 @@ from fastapi import APIRouter, Path, Query, Request, Response, status
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from api import cursors
@@ -125,7 +126,7 @@ class RowsQuery(BaseModel):
     },
 )
 async def upload_prompt_set(
-    query: Annotated[UploadQuery, Query()], caller: Runner, session: Writing, request: Request, response: Response
+    query: Annotated[UploadQuery, Query()], caller: Runner, request: Request, response: Response
 ) -> PromptSetDetail:
     """Add a file of prompts as a version of a set: all of it, or nothing with every fault counted.
 
@@ -135,7 +136,7 @@ async def upload_prompt_set(
         done, file = await _read_upload(query, request, folder)
         if not done.report.accepted:
             raise _not_accepted(done.report)
-        stored, new = await run_in_threadpool(_store, session, caller, query, file, done, folder)
+        stored, new = await run_in_threadpool(_store, request.app.state.engine, caller, query, file, done, folder)
     response.status_code = 201 if new else 200
     return stored
 
@@ -327,11 +328,12 @@ def _not_accepted(report: PromptReport) -> ApiProblem:
 
 
 def _store(
-    session: Session, caller: Caller, query: UploadQuery, file: str, done: Read, folder: FilePath
+    engine: Engine, caller: Caller, query: UploadQuery, file: str, done: Read, folder: FilePath
 ) -> tuple[PromptSetDetail, bool]:
     assert done.version is not None, "an accepted file has a version"
     ref = SetRef(query.name, done.version)
-    with session.begin():
+    # A session from here only: the upload may have taken minutes.
+    with Session(engine, expire_on_commit=False) as session, session.begin():
         stored, new = prompt_sets.keep(
             session,
             name=ref.name,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
@@ -12,7 +15,7 @@ from api.rates import Rates
 from api.settings import Settings, SettingsMissing
 from db.models import Host, Slot
 from tests.api.rows import add, add_run
-from tests.api.served import make_token
+from tests.api.served import ApiServer, make_token
 from tests.api.test_access import bearer
 from tests.api.test_problems import RUN, problem
 
@@ -52,6 +55,17 @@ def test_a_token_that_asks_too_often_waits(database_url: str, broker_url: str) -
         assert api.get("/healthz").status_code == 200
         refused = [api.get("/api/v1/me", headers=bearer("pilot_wrong")).status_code for _ in range(4)]
         assert refused[0] == 401 and refused[-1] == 429
+
+
+def test_many_clients_at_once_are_all_answered(served: ApiServer) -> None:
+    """More than there are threads and connections, of which none may wait for the other."""
+
+    def ask(_: int) -> list[int]:
+        with httpx.Client(base_url=served.url, headers=bearer(served.token), timeout=20) as client:
+            return [client.get("/api/v1/me").status_code for _ in range(2)]
+
+    with ThreadPoolExecutor(60) as clients:
+        assert [code for codes in clients.map(ask, range(60)) for code in codes] == [200] * 120
 
 
 def test_other_web_pages_are_shut_out_by_default(api: TestClient) -> None:
