@@ -256,6 +256,9 @@ def fill(engine: sa.Engine, config: Mapping[str, Any], n_runs: int, n_steps: int
         "config": json.dumps(config), "buckets": json.dumps({"unseen": 5000, "committed": 3000, "evicted": 2000}),
     }  # fmt: skip
     with engine.begin() as connection:
+        connection.execute(
+            sa.text("SET LOCAL statement_timeout = 0")
+        )  # 100,000 prompts at once, each with its search index
         for statement in _FILL:
             connection.execute(sa.text(statement), given)
     for first in range(1, n_steps + 1, 1000):
