@@ -13,6 +13,7 @@ from psycopg import errors as postgres
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from api.schemas import Problem
 from db import DatabaseUnavailable, SchemaMismatch
@@ -133,6 +134,10 @@ class ApiProblem(Exception):
 
 async def answer(request: Request, error: Exception) -> Response:
     """The one handler. Details of an unexpected error go to the log, not over the wire."""
+    if isinstance(error, HTTPException) and error.status_code == 405:  # the framework names one route's methods only
+        matching = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+        methods = {method for route in matching for method in getattr(route, "methods", None) or ()}
+        error = HTTPException(405, headers={"Allow": ", ".join(sorted(methods))})
     problem = problem_of(error)
     where = f"{request.method} {request.url.path}"
     if problem.kind != "internal-error":

@@ -53,9 +53,12 @@ def judge(
         # The trainer knows only that a signal asked it to stop, not who sent it.
         if end.outcome == "stopped" and shut_down and not stop_asked:
             return Outcome("stopped", "stopped", f"the platform was shut down after step {end.step}; resume to go on")
+        became, told = end.outcome, end.reason
         if end.outcome == "stopped" and passed and not stop_asked:
-            return Outcome("succeeded", "succeeded", f"{passed}; it was ended after step {end.step}")
-        return Outcome(end.outcome, end.outcome, end.reason)
+            became, told = "succeeded", f"{passed}; it was ended after step {end.step}"
+        if became == "succeeded" and end.step == 0:  # else a check of a CI pipeline passes with a policy as it was
+            return Outcome("failed", "failed", f"{told}; not one step was trained: clone it with a larger budget")
+        return Outcome(became, became, told)
     rest = f"the checkpoint of step {checkpoint}" if checkpoint is not None else "the beginning"
     if end.early and (stop_asked or shut_down):
         before = "the first step" if checkpoint is None else f"it went on from {rest}"
@@ -66,13 +69,14 @@ def judge(
     if shut_down:
         return Outcome("lost", "stopped", f"the platform was shut down; resume goes on from {rest}")
     if passed:
-        return Outcome("failed", "failed", f"{passed}, and {end.words}; its last save is {rest}")
-    told = f"\nThe end of its log:\n{end.details}" if end.details else ""
+        saved = f"its last save is {rest}; clone it with a larger budget"
+        return Outcome("failed", "failed", f"{passed}, and {end.words}; {saved}")
+    log = f"\nThe end of its log:\n{end.details}" if end.details else ""
     if end.hopeless or (checkpoint is None and not end.chance):
-        return Outcome("failed", "failed", f"{end.words}{told}")
+        return Outcome("failed", "failed", f"{end.words}{log}")
     if setbacks >= MAX_SETBACKS:
         words = f"{end.words}, for the {setbacks + 1}th time since it last saved a checkpoint"
-        return Outcome("failed", "failed", f"{words}; resume tries again from {rest}{told}")
+        return Outcome("failed", "failed", f"{words}; resume tries again from {rest}{log}")
     return Outcome("lost", "queued", f"{end.words}; it goes on from {rest}")
 
 

@@ -75,6 +75,12 @@ def test_bad_addresses(api: TestClient, method: str, path: str, status: int, kin
         assert field in [error["field"] for error in body["errors"]]
 
 
+def test_all_methods_of_an_address_are_named(api: TestClient) -> None:
+    for path, methods in (("/api/v1/runs", "GET, POST"), (f"/api/v1/runs/{RUN}", "DELETE, GET, PATCH")):
+        refused = api.put(path)
+        assert refused.headers["allow"] == methods and problem(refused)["detail"] == f"Use {methods} here."
+
+
 @pytest.mark.parametrize("value", [2**40, -(2**40), 1e300, "NaN", None, "x"])
 @pytest.mark.parametrize("sort", ["-visits", "step", "success_rate"])
 def test_a_forged_cursor_is_refused(api: TestClient, engine: sa.Engine, sort: str, value: object) -> None:

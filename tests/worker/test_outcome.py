@@ -83,6 +83,15 @@ def test_a_passed_budget_is_an_end_if_the_trainer_stops_and_a_failure_if_it_does
     assert outcome(logs.finished(3, "stopped"), passed="x", stop_asked=True).run == "stopped"
 
 
+def test_a_budget_that_ends_before_the_first_step_is_a_failure() -> None:
+    for told in (
+        outcome(logs.finished(0, "succeeded")),
+        outcome(logs.finished(0, "stopped"), passed="time budget: 3 s of 2 s used"),
+    ):
+        assert told[:2] == ("failed", "failed") and "not one step was trained: clone it" in told.reason
+    assert outcome(logs.finished(0, "stopped"), stop_asked=True).run == "stopped", "somebody wanted it"
+
+
 def test_what_would_end_the_same_way_is_not_tried_again() -> None:
     assert outcome(Death("the disk is full", chance=False, hopeless=True), checkpoint=2).run == "failed"
 
