@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,9 @@ def print_log(client: Client, run_id: str, *, follow: bool) -> None:
         run = client.get_run(run_of(client, run_id))
         part = client.log(run.id)
         print(part.text, end="", flush=True)
+        if not part.size:
+            elsewhere = f"`./pilot run show {run.id}` has its state and reason, `./pilot watch {run.id}` its steps."
+            print(f"Its trainer has printed nothing. {elsewhere}", file=sys.stderr, flush=True)
         while follow:
             # The state first: what is printed before the end is in the log then.
             run = client.get_run(run.id)

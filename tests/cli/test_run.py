@@ -218,13 +218,15 @@ def test_clone_priority_log_delete(
 
         with engine.begin() as connection:
             connection.execute(sa.update(Run).where(Run.id == source.id).values(attempt=2, state="succeeded"))
+        print_log(client, str(source.id), follow=False)
+        assert capsys.readouterr().err.startswith("Its trainer has printed nothing. `./pilot run show ")
         for attempt, said in ((1, "first\n"), (2, "second\n")):
             folder = rundir.log_folder(home / "runs" / str(source.id), attempt)
             folder.mkdir(parents=True)
             rundir.segment_path(folder, 0).write_text(said)
         for follow in (False, True):
             print_log(client, str(source.id), follow=follow)
-            assert capsys.readouterr().out == "second\n"
+            assert capsys.readouterr() == ("second\n", "")
 
         with engine.begin() as connection:
             for attempt, step in ((1, 0), (2, None)):  # the second has loaded nothing yet
