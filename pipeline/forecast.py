@@ -195,10 +195,11 @@ class _Known:
         if not lengths:
             return Range(low=1, high=longest)
         means = []
-        for step in range(1, steps + 1):
+        known = min(steps, max(part.last for part in lengths))  # beyond it nothing changes
+        for step in range(1, known + 1):
             here = _at(lengths, step)
             means.append(sum(part.tokens for part in here) / sum(part.rollouts for part in here))
-        mean = sum(means) / len(means)
+        mean = (sum(means) + (steps - known) * means[-1]) / steps
         by_run: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for part in lengths:
             by_run[part.run][0] += part.tokens
@@ -231,6 +232,7 @@ class _Shares:
             for bucket, share in judged[seen.n, seen.k].items():
                 counts[bucket] += seen.groups * share
         self.blocks = [_Block(*place, buckets) for place, buckets in blocks.items()]
+        self._last = max(block.last for block in self.blocks)  # beyond it nothing changes
         self._by_step: dict[int, dict[str, float]] = {}
         by_run: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for block in self.blocks:
@@ -244,6 +246,7 @@ class _Shares:
 
     def at(self, step: int) -> dict[str, float]:
         """The share of each bucket."""
+        step = min(step, self._last)
         if step not in self._by_step:
             here = _at(self.blocks, step)
             counts = {bucket: sum(block.buckets[bucket] for block in here) for bucket in here[0].buckets}
