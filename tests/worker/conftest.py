@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,8 +164,9 @@ def stage(engine: sa.Engine, broker_url: str, home: Path, monkeypatch: pytest.Mo
         process.wait(10)
     for run_id in run_ids:
         for left in stage.processes_of(run_id):
-            left.send_signal(signal.SIGKILL)
-            left.wait(10)
+            with suppress(psutil.NoSuchProcess):  # it ended with its supervisor meanwhile
+                left.send_signal(signal.SIGKILL)
+                left.wait(10)
 
 
 def play(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
