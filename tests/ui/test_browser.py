@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -34,6 +35,7 @@ QUIET = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+SHOTS = os.environ.get("PILOT_SHOTS")
 BEYOND = "(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=\"stMain\"]'))"
 # On a deep link Streamlit's client first asks for its server below the page's own path, and gets a 404.
 PROBE = re.compile(r"/_stcore/(health|host-config)$")
@@ -396,3 +398,31 @@ def test_runs_are_found_ticked_and_compared(
         page.get_by_role("button", name="Download as PNG").click()
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
     page.screenshot(path=tmp_path / "compare.png", full_page=True)
+
+
+def test_a_file_is_refused_mended_and_added(dashboard: str, browser: Browser, home: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "tags": ["<b>add</b>"]} for n in range(30)]
+    bad, good = tmp_path / "Bad file.jsonl", tmp_path / "good.jsonl"
+    bad.write_text("\n".join(map(json.dumps, [*rows, {"prompt": "?"}, rows[0]])))
+    good.write_text("\n".join(map(json.dumps, rows)))
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.goto(f"{dashboard}/data")
+    page.locator('input[type="file"]').set_input_files(bad)
+    expect(page.get_by_text("Not accepted")).to_be_visible()
+    expect(page.get_by_text("has no text in 'answer'")).to_be_visible()
+    expect(page.get_by_text("is in row 1, too, with the same answer")).to_be_visible()
+    expect(page.get_by_role("button", name="Add this set")).to_be_disabled()
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/data-bad.png", full_page=True)
+    page.locator('input[type="file"]').set_input_files(good)
+    expect(page.get_by_text("30 prompts, all of them can be used")).to_be_visible()
+    page.get_by_role("button", name="Add this set").click()
+    expect(page.get_by_text("All prompt sets")).to_be_visible()
+    expect(page.get_by_text("set:good@")).to_be_visible()
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/data-one.png", full_page=True)
+        page.emulate_media(color_scheme="dark")
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.goto(f"{dashboard}/data")
+        expect(page.get_by_text("good.jsonl, plain")).to_be_visible()
+        page.screenshot(path=f"{SHOTS}/data-narrow-dark.png", full_page=True)
