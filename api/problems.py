@@ -24,7 +24,7 @@ from db.runs import RunNotFound, WrongState
 from db.tokens import TokenNotFound, TokenRefused
 from db.views import PromptNotFound
 from db.webhooks import WebhookNotFound
-from pipeline.config import ConfigProblems, FieldProblem
+from pipeline.config import ConfigProblems, FieldProblem, spelling
 
 MEDIA_TYPE = "application/problem+json"
 BODY_LIMIT = 1024 * 1024  # bytes
@@ -247,6 +247,8 @@ def _field_problem(fault: Any) -> FieldProblem:
         value = value[:200]
     if fault["type"] == "missing":
         value, message = None, "this field is required"
+    if fault["type"] == "string_pattern_mismatch":
+        message = spelling(fault["ctx"]["pattern"])
     if fault["type"] == "extra_forbidden":
         message = f"unknown field {path[-1]!r}"
     return FieldProblem(field=".".join(path), value=value, message=message)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pipeline.audit import Report
 from pipeline.config import FieldProblem as FieldProblem
 from pipeline.config import MappingName as MappingName
-from pipeline.config import RunName
+from pipeline.config import RunName, spelled
 from pipeline.forecast import Forecast as Forecast
 from pipeline.forecast import Range as Range
 from pipeline.forecast import StageForecast as StageForecast
@@ -31,7 +31,10 @@ Tag = Annotated[
     Field(
         min_length=1,
         max_length=50,
-        pattern=r"^[^\s,\x00-\x1f\x7f]([^,\x00-\x1f\x7f]*[^\s,\x00-\x1f\x7f])?$",
+        pattern=spelled(
+            r"^[^\s,\x00-\x1f\x7f]([^,\x00-\x1f\x7f]*[^\s,\x00-\x1f\x7f])?$",
+            "no comma, no control character, no space at its ends",
+        ),
         description="No comma, no control character, no space at its ends.",
         examples=["baseline"],
     ),
@@ -715,7 +718,12 @@ class TokenCreate(BaseModel):
     """A token to make. `read` sees runs, `run` also starts, stops and changes them, `admin` also makes tokens."""
 
     model_config = ConfigDict(extra="forbid")
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$", examples=["ci of the maths team"])
+    name: str = Field(
+        min_length=1,
+        max_length=100,
+        pattern=spelled(r"^[^\x00-\x1f\x7f]+$", "no control character"),
+        examples=["ci of the maths team"],
+    )
     scope: Scope = "read"
     days: int | None = Field(90, ge=1, le=3650, description="Until it expires; null: never.")
 
@@ -778,7 +786,9 @@ class SettingsChange(BaseModel):
     price_per_gpu_hour: float | None = Field(
         ge=0, le=1e6, allow_inf_nan=False, description="null: money is not shown.", examples=[2.5]
     )
-    currency: str = Field(pattern=r"^[A-Z]{3}$", description="ISO 4217.", examples=["USD"])
+    currency: str = Field(
+        pattern=spelled(r"^[A-Z]{3}$", "three capital letters"), description="ISO 4217.", examples=["USD"]
+    )
 
 
 class SettingsOut(BaseModel):

@@ -24,6 +24,8 @@ from pipeline.rewards.overlong import OverlongReward
 from pipeline.rewards.registry import RewardConfig
 from pipeline.rewards.weighted import SumReward
 from pipeline.section import FilePath, Fraction, Positive, Section
+from pipeline.section import spelled as spelled
+from pipeline.section import spelling as spelling
 
 ROOT = Path(__file__).resolve().parent.parent
 """The application's folder: relative paths in a config are taken from here, whoever reads it."""
@@ -307,7 +309,7 @@ class Benchmark(Section):
     name: str = Field(
         min_length=1,
         max_length=60,
-        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        pattern=spelled(r"^[a-z0-9][a-z0-9._-]*$", "small letters, digits and ._-, a letter or digit first"),
         description="In results, and of its files of rollouts.",
         examples=["aime24"],
     )
@@ -455,7 +457,9 @@ class VerlEngine(Section):
     loggers: tuple[Literal["console", "wandb", "mlflow", "tensorboard", "file"], ...] = Field(
         ("console",), description="verl's own loggers, beside the run's page."
     )
-    ray_address: Annotated[str, Field(min_length=1, pattern=r"^https?://[^\s/]+/?$")] | None = Field(
+    ray_address: (
+        Annotated[str, Field(min_length=1, pattern=spelled(r"^https?://[^\s/]+/?$", "http://HOST:PORT"))] | None
+    ) = Field(
         None,
         description="Job server of a Ray cluster. Unset starts Ray on the worker's machine.",
         examples=["http://head-node:8265"],
@@ -510,7 +514,11 @@ def _no_outer_space(name: str) -> str:
     return name
 
 
-RunName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[\w .+\-]+$"), AfterValidator(_no_outer_space)]
+RunName = Annotated[
+    str,
+    Field(min_length=1, max_length=120, pattern=spelled(r"^[\w .+\-]+$", "letters, digits, spaces and _.+-")),
+    AfterValidator(_no_outer_space),
+]
 
 
 class RunConfig(Section):
@@ -684,6 +692,8 @@ def _problem(error: Any) -> FieldProblem:
         case "union_tag_not_found":
             path.append("name")
             value, message = None, f"this field is required; one of {', '.join(names)}"
+        case "string_pattern_mismatch":
+            message = spelling(error["ctx"]["pattern"])
         case "model_type" | "model_attributes_type" | "dict_type":
             message = "must be a mapping of fields"
     return FieldProblem(field=".".join(path) or "config", value=value, message=message)

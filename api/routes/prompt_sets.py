@@ -36,7 +36,7 @@ from api.schemas import PromptSetDetail, PromptSetOut, PromptSetPage, PromptSetR
 from db import prompt_sets
 from db.models import StoredPromptSet
 from db.paging import Place
-from pipeline.config import FieldProblem, MappingName, pilot_home, resolve
+from pipeline.config import FieldProblem, MappingName, pilot_home, resolve, spelled
 from pipeline.prompts import FileFault, Job, NoSandbox, PromptReport, Read, SetRef, read, rows_of_set, set_ref
 
 router = APIRouter(prefix="/api/v1/prompt-sets", tags=["prompt sets"])
@@ -63,11 +63,23 @@ _BODY: Final[dict[str, Any]] = {
         },
     }
 }
-_FILE: Final = r"^[^/\\\x00-\x1f\x7f]+$"
-_ROWS_REWARD: Final = r"^[^=\x00-\x1f\x7f]+=(exact|numeric|gsm8k|math|choice|code|reasoning_gym)$"
-_NAME: Final = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+_FILE: Final = spelled(r"^[^/\\\x00-\x1f\x7f]+$", "a plain file name")
+_ROWS_REWARD: Final = spelled(
+    r"^[^=\x00-\x1f\x7f]+=(exact|numeric|gsm8k|math|choice|code|reasoning_gym)$",
+    "VALUE=REWARD, REWARD one of exact, numeric, gsm8k, math, choice, code, reasoning_gym",
+)
+_NAME: Final = spelled(
+    r"^[a-z0-9][a-z0-9._-]{0,63}$", "up to 64 small letters, digits and ._-, a letter or digit first"
+)
 SetName = Annotated[str, Path(pattern=_NAME, description="Name of the set.", examples=["gsm8k"])]
-Version = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$", description="Its version.", examples=["9a3eda8c4b317c79"])]
+Version = Annotated[
+    str,
+    Path(
+        pattern=spelled(r"^[0-9a-f]{16}$", "16 hexadecimal digits"),
+        description="Its version.",
+        examples=["9a3eda8c4b317c79"],
+    ),
+]
 
 
 class FileQuery(BaseModel):

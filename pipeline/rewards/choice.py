@@ -7,6 +7,7 @@ from pydantic import Field
 
 from pipeline.rewards.latex import last_boxed
 from pipeline.rewards.types import Response, Reward, Verdict, failed, shown
+from pipeline.section import spelled
 
 _TAIL = 2000
 
@@ -20,7 +21,11 @@ class ChoiceReward(Reward):
 
     name: Literal["choice"] = "choice"
     letters: str = Field(
-        "ABCDE", min_length=2, max_length=26, pattern=r"^[A-Z]+$", description="The letters that answers have."
+        "ABCDE",
+        min_length=2,
+        max_length=26,
+        pattern=spelled(r"^[A-Z]+$", "capital letters"),
+        description="The letters that answers have.",
     )
 
     def look(self, response: Response) -> Verdict:

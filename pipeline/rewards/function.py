@@ -16,7 +16,7 @@ from pipeline.rewards.processes import Job, Processes
 from pipeline.rewards.types import Question, Response, Reward, Verdict, failed, shown
 from pipeline.sandbox import ROOT
 from pipeline.sandbox.limits import Limits
-from pipeline.section import FilePath
+from pipeline.section import FilePath, spelled
 
 _OFFERED = ("response", "answer", "prompt", "n_tokens")
 
@@ -37,7 +37,7 @@ class FunctionReward(Reward):
         examples=["rewards"],
     )
     path: str = Field(
-        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
+        pattern=spelled(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", "package.module:function"),
         description="package.module:function, from that folder.",
         examples=["mine:score"],
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.rewards.types import Question, Response, Reward, Verdict, failed, shown
+from pipeline.section import spelled
 
 if TYPE_CHECKING:
     import httpx
@@ -40,7 +41,7 @@ class JudgeReward(Reward):
 
     name: Literal["judge"] = "judge"
     url: str = Field(
-        pattern=r"^https?://[^\s@?#]+$",
+        pattern=spelled(r"^https?://[^\s@?#]+$", "http:// or https:// and an address without credentials, ? and #"),
         description="Base address of the API, without /chat/completions.",
         examples=["http://judge:8000/v1"],
     )
@@ -48,7 +49,7 @@ class JudgeReward(Reward):
     key_env: str | None = Field(
         None,
         # Not any variable: a config must not be able to send the platform's own secrets to an address of its choice.
-        pattern=r"^(OPENAI_API_KEY|JUDGE_[A-Z0-9_]+)$",
+        pattern=spelled(r"^(OPENAI_API_KEY|JUDGE_[A-Z0-9_]+)$", "OPENAI_API_KEY, or JUDGE_ and capitals, digits and _"),
         description="Environment variable of the trainer that holds the API key: OPENAI_API_KEY, or one that starts "
         "with JUDGE_. The key is never stored or logged.",
     )

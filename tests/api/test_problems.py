@@ -20,6 +20,7 @@ from api.app import create_app
 from api.problems import BODY_LIMIT
 from api.settings import Settings
 from db import runs, views
+from pipeline.section import spelling
 from tests.api.rows import add_prompts, add_run
 
 RUN = "5ce264c8-dc11-48a3-9394-15ec6b5ba4ca"
@@ -73,6 +74,24 @@ def test_bad_addresses(api: TestClient, method: str, path: str, status: int, kin
     assert (body["status"], body["type"]) == (status, f"/problems/{kind}")
     if field is not None:
         assert field in [error["field"] for error in body["errors"]]
+
+
+def test_what_a_text_may_hold_is_told_in_words(api: TestClient) -> None:
+    config = {"name": "a=b", "model": {"path": "x"}, "data": {"train": "t", "eval": "e"}}
+    (name,) = problem(api.post("/api/v1/runs", json={"config": config}))["errors"]
+    assert name == {"field": "name", "value": "a=b", "message": "accepted: letters, digits, spaces and _.+-"}
+    (tag,) = problem(api.patch(f"/api/v1/runs/{RUN}", json={"tags": ["a,b"]}))["errors"]
+    assert (tag["field"], tag["value"]) == ("body.tags.0", "a,b") and "no comma" in tag["message"]
+    stated = [api.get("/openapi.json").json(), api.get("/api/v1/config/schema").json()]
+    patterns = set(patterns_in(stated))
+    assert r"^[A-Z]{3}$" in patterns and not [p for p in patterns if not spelling(p).startswith("accepted: ")]
+
+
+def patterns_in(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict) and isinstance(schema.get("pattern"), str):
+        yield schema["pattern"]
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from patterns_in(part)
 
 
 def test_all_methods_of_an_address_are_named(api: TestClient) -> None:

@@ -134,7 +134,7 @@ VERL = {"name": "verl"}
         ({"engine": VERL | {"nodes": 2}}, "engine", "nodes=2 needs ray_address"),
         ({"engine": VERL | {"device": "cpu"}}, "engine", "device=cpu runs one training process"),
         ({"engine": VERL | {"loggers": ["file", "file"]}}, "engine.loggers", "name each logger once"),
-        ({"engine": VERL | {"ray_address": "head:8265"}}, "engine.ray_address", "should match"),
+        ({"engine": VERL | {"ray_address": "head:8265"}}, "engine.ray_address", "accepted: http://HOST:PORT"),
         ({"engine": VERL | {"overrides": 3}}, "engine.overrides", "must be a mapping"),
         ({"engine": VERL | {"overrides": {"a": float("nan")}}}, "engine.overrides.a.float", "finite"),
         ({"engine": VERL | {"threads": 2}}, "engine.threads", "known here: name, device, nodes"),
