@@ -21,7 +21,12 @@ router = APIRouter(prefix="/api/v1", tags=["what a run did"])
 class CompareQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
     run: list[uuid.UUID] = Field(min_length=1, max_length=20, description="The runs, each once.")
-    points: int = Field(200, ge=2, le=1000, description="About so many steps of each run at most, evenly spaced.")
+    points: int | None = Field(
+        None,
+        ge=2,
+        le=1000,
+        description="About so many steps of each run at most, evenly spaced; left out: 200, and 2,000 of all together.",
+    )
     metric: list[CleanText] = Field(
         ["reward_variance"], min_length=1, max_length=8, description="Metrics of the steps to answer."
     )
@@ -57,7 +62,8 @@ def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> C
     """Up to 20 runs, in the order in which they are named, with all that it takes to compare them: what each is, how
     accurate it became for which steps, rollouts, tokens and hours, and what became of its rollouts.
     """
-    found = compare.compare(session, query.run, points=query.points, metrics=query.metric)
+    points = query.points or min(200, 2000 // len(query.run))
+    found = compare.compare(session, query.run, points=points, metrics=query.metric)
     summaries = run_summaries(session, [each.run for each in found])
     runs = [
         ComparedRun(

@@ -123,3 +123,13 @@ def test_what_cannot_be_compared_is_refused(api: TestClient, engine: sa.Engine) 
     ):
         response = api.get("/api/v1/compare", params={"run": ids})
         assert (response.status_code, words in response.text) == (status, True), response.text
+
+
+def test_many_runs_bring_fewer_steps_each(
+    api: TestClient, engine: sa.Engine, pair: tuple[models.Run, models.Run]
+) -> None:
+    long, _ = pair
+    others = [str(add_run(engine).id) for _ in range(19)]
+    for runs, most in (([str(long.id)], 201), ([str(long.id), *others], 101)):
+        found = api.get("/api/v1/compare", params={"run": runs}).json()["runs"][0]["series"]["step"]
+        assert most - 2 <= len(found) <= most and (found[0], found[-1]) == (1, 1000)
