@@ -17,7 +17,7 @@ from db.models import StepMetrics
 from db.runs import get
 from db.views import bucket_counts
 
-SAMPLED_STEPS = 240  # whose groups the success rates over time are counted from
+SAMPLED_STEPS = 120  # whose groups the success rates over time are counted from
 
 
 class Flow(NamedTuple):
@@ -149,11 +149,16 @@ _OVER_TIME = text(
 )
 _SPEND = text(
     """
-    SELECT least(floor(success_rate * :bins)::int, :bins - 1) AS rate,
-        floor(ln(visits::float8) / ln(2::float8) + 1e-9)::int AS visits, bucket,
-        count(*), sum(rollouts)::bigint, sum(tokens)::bigint
-    FROM prompt_states
-    WHERE run_id = :run_id AND success_rate IS NOT NULL AND visits > 0
+    SELECT rate, floor(ln(visits::float8) / ln(2::float8) + 1e-9)::int AS visits, bucket,
+        sum(prompts)::bigint, sum(rollouts)::bigint, sum(tokens)::bigint
+    FROM (
+        -- first by plain columns: the logarithm of a few hundred groups instead of every prompt's
+        SELECT least(floor(success_rate * :bins)::int, :bins - 1) AS rate, visits, bucket,
+            count(*) AS prompts, sum(rollouts) AS rollouts, sum(tokens) AS tokens
+        FROM prompt_states
+        WHERE run_id = :run_id AND success_rate IS NOT NULL AND visits > 0
+        GROUP BY 1, 2, 3
+    ) AS counted
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
     """
 )

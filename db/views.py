@@ -270,13 +270,13 @@ def prompts(
     if which.search or which.tag is not None or which.marked is not None:
         return _read_through(session, run, which, sort, descending, limit, after)
     total = _count(session, run, which)
-    places = sorted(
-        {
-            *_touched(session, run, which, sort, descending, limit + 1, after),
-            *_untouched(session, run, which, sort, descending, limit + 1, after),
-        },
-        reverse=descending,
-    )
+    places = _touched(session, run, which, sort, descending, limit + 1, after)
+    # The untouched ones all have one value, mostly the last: a page that ends before it has none of them.
+    value = _without_value(sort, descending)
+    full = len(places) > limit and (places[-1].value > value if descending else places[-1].value < value)
+    if not full:
+        others = _untouched(session, run, which, sort, descending, limit + 1, after)
+        places = sorted({*places, *others}, reverse=descending)
     page = places[:limit]
     rows = session.execute(_standings(run).where(Prompt.id.in_([place.id for place in page])))
     found = {row.id: PromptStanding(*row) for row in rows}

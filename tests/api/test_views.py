@@ -172,17 +172,17 @@ def test_difficulty_over_steps_and_by_spend(api: TestClient, engine: sa.Engine) 
     add(
         engine,
         *(visit(run, n, "pilot", position=0, success_rate=rate) for n, rate in rates.items()),
-        visit(run, 2, "commit", position=1, success_rate=1.0),  # chosen to lie in the middle: tells nothing
+        visit(run, 250, "commit", position=1, success_rate=0.5),  # chosen to lie in the middle: tells nothing
         state(run, "p000", success_rate=1.0, visits=3, rollouts=10, tokens=7, bucket="evicted"),
         state(run, "p001", success_rate=0.95, visits=2, rollouts=5, tokens=1, bucket="evicted"),
         state(run, "p002", success_rate=0.0, visits=1, rollouts=4, tokens=9, bucket="deferred"),
         state(run, "p003", success_rate=None, visits=1, bucket="unseen"),
     )
     body = api.get(f"/api/v1/runs/{run.id}/difficulty", params={"parts": 5, "bins": 10}).json()
-    assert (body["first"], body["last"], body["every"]) == (1, 500, 3), "240 steps are looked at"
-    looked_at = set(range(500, 0, -3))
-    assert looked_at & set(rates) == {2, 500}
-    assert body["over_time"] == [{"part": 0, "rate": 5, "groups": 1}]
+    assert (body["first"], body["last"], body["every"]) == (1, 500, 5), "120 steps are looked at"
+    looked_at = set(range(500, 0, -5))
+    assert looked_at & set(rates) == {250, 500}
+    assert body["over_time"] == [{"part": 2, "rate": 9, "groups": 1}]
     assert body["spend"] == [
         {"rate": 0, "visits": 0, "prompts": 1, "rollouts": 4, "tokens": 9, "bucket": "deferred"},
         {"rate": 9, "visits": 1, "prompts": 2, "rollouts": 15, "tokens": 8, "bucket": "evicted"},
