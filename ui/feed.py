@@ -24,7 +24,7 @@ from ui.text import now
 BUSY_STATES = ("starting", "running", "stopping")
 RECENT_PROMPTS = 50
 RECENT_STEPS = 60
-POINTS = 240  # of a series; a screen shows no more
+POINTS = 160  # of a series; the charts of a screen show no more
 SHOWN = ("reward_variance",)  # whose extremes a thinned series keeps
 ALERTS_EVERY_S = 10.0
 
