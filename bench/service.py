@@ -139,6 +139,7 @@ def fill(engine: sa.Engine, arguments: argparse.Namespace, part: int) -> list[uu
                 given["run"] = long[0]
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE"))
+        connection.execute(sa.text("CHECKPOINT"))  # else it still writes what was filled in while it is measured
     return long
 
 

@@ -25,7 +25,7 @@ class CompareQuery(BaseModel):
         None,
         ge=2,
         le=1000,
-        description="About so many steps of each run at most, evenly spaced; left out: 200, and 2,000 of all together.",
+        description="About so many steps of each run at most, evenly spaced; left out: 200, and 1,000 of all together.",
     )
     metric: list[CleanText] = Field(
         ["reward_variance"], min_length=1, max_length=8, description="Metrics of the steps to answer."
@@ -62,7 +62,7 @@ def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> C
     """Up to 20 runs, in the order in which they are named, with all that it takes to compare them: what each is, how
     accurate it became for which steps, rollouts, tokens and hours, and what became of its rollouts.
     """
-    points = query.points or min(200, 2000 // len(query.run))
+    points = query.points or min(200, 1000 // len(query.run))
     found = compare.compare(session, query.run, points=points, metrics=query.metric)
     summaries = run_summaries(session, [each.run for each in found])
     runs = [

@@ -130,6 +130,6 @@ def test_many_runs_bring_fewer_steps_each(
 ) -> None:
     long, _ = pair
     others = [str(add_run(engine).id) for _ in range(19)]
-    for runs, most in (([str(long.id)], 201), ([str(long.id), *others], 101)):
+    for runs, most in (([str(long.id)], 201), ([str(long.id), *others], 51)):
         found = api.get("/api/v1/compare", params={"run": runs}).json()["runs"][0]["series"]["step"]
         assert most - 2 <= len(found) <= most and (found[0], found[-1]) == (1, 1000)
