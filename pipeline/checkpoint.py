@@ -65,8 +65,7 @@ def save_checkpoint(
     draft.rename(final)
     _fsync(root)
     older = checkpoints(run_dir)[:-keep]
-    known = [(a, s, folder) for s, folder in checkpoints(run_dir) if (a := rundir.accuracy(folder)) is not None]
-    best = {folder for _, _, folder in sorted(known, reverse=True)[:keep_best]}
+    best = {folder for _, folder in rundir.most_accurate(run_dir)[:keep_best]}
     for _, old in older:
         if old in best:
             continue

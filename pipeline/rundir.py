@@ -84,6 +84,12 @@ def accuracy(checkpoint: Path) -> float | None:
     return None if value is None else float(value)
 
 
+def most_accurate(run_dir: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of the whole checkpoints that were evaluated, the most accurate first; of equal ones the later."""
+    known = [(found, step, path) for step, path in checkpoints(run_dir) if (found := accuracy(path)) is not None]
+    return [(step, path) for _, step, path in sorted(known, reverse=True)]
+
+
 def files(run_dir: Path, under: str) -> list[File]:
     """Every regular file below a folder of the run directory, by path; links are left out, and not followed.
 

@@ -175,9 +175,8 @@ def _step(run_dir: Path, run: Run, asked: int | str) -> int:
     if asked == "newest":
         return max(kept)
     if asked == "best":
-        known = [(found, step) for step, path in kept.items() if (found := rundir.accuracy(path)) is not None]
-        if known:
-            return max(known)[1]
+        if ranked := rundir.most_accurate(run_dir):
+            return ranked[0][0]
         raise refused("body.step", asked, f"none of the checkpoints was evaluated; there are {_named(kept)}")
     if int(asked) > run.step:
         message = f"the run has come to step {run.step}"
