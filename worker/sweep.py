@@ -28,6 +28,7 @@ from worker.tail import Tail
 log = logging.getLogger(__name__)
 
 _OTHER_HOST_PATIENCE_S: Final = 120.0
+_START_PATIENCE_S: Final = 60.0  # several that start at once on a busy machine import for longer than a lease may last
 _PURGES_PER_SWEEP: Final = (
     20  # transactions; the next sweep goes on, so that no run waits for a large one to be removed
 )
@@ -60,6 +61,8 @@ class Sweep:
     def _patience_s(self, lease: leases.Expired) -> float:
         if not host.is_here(lease.holder):
             return _OTHER_HOST_PATIENCE_S  # the sweep of that host can do better: it can see the processes
+        if lease.holder == host.holder():  # from us it passes to the supervisor, when that first renews it
+            return _START_PATIENCE_S if (lease.run_id, lease.fence) in tasks.supervisors else 0.0
         # A supervisor that lives renews its lease as soon as the database is back; one that hangs does not.
         return self._settings.lease_ttl_s if host.is_alive(lease.holder) else 0.0
 

@@ -23,7 +23,8 @@ from worker.use import Sampler
 
 log = logging.getLogger(__name__)
 
-supervisors: list[subprocess.Popen[bytes]] = []  # ours until we collect them; they outlive us
+# Ours until we collect them, by run and fence; they outlive us.
+supervisors: dict[tuple[uuid.UUID, int], subprocess.Popen[bytes]] = {}
 _sampler = Sampler()
 
 
@@ -68,11 +69,13 @@ def start_supervisor(run_id: uuid.UUID, fence: int, settings: Settings) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    supervisors.append(supervisor)
+    supervisors[run_id, fence] = supervisor
     LAUNCHES.inc()
     log.info("run %s is supervised by process %s (fence %s)", run_id, supervisor.pid, fence)
 
 
 def collect() -> None:
     """Take note of supervisors that have ended, so that none stays a zombie."""
-    supervisors[:] = [supervisor for supervisor in supervisors if supervisor.poll() is None]
+    for key, supervisor in list(supervisors.items()):  # messages may add some meanwhile
+        if supervisor.poll() is not None:
+            del supervisors[key]

@@ -121,6 +121,24 @@ def test_a_run_whose_supervisor_was_killed_goes_on(stage: Stage) -> None:
     assert stage.free_slots()["cpu"] == stage.settings.slots
 
 
+def test_a_supervisor_that_starts_slowly_keeps_its_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many that start at once on a busy machine do: the lease runs out before they can renew it."""
+    monkeypatch.setenv("PILOT_LEASE_TTL_S", "2")
+    run_id = stage.new_run()
+    stage.start("-m", "worker")
+    deadline = time.monotonic() + 30
+    while not (found := stage.processes_of(run_id)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    found[0].suspend()
+    time.sleep(6.0)
+    assert stage.run(run_id).state == "starting"
+    found[0].resume()
+    stage.wait_for_state(run_id, "succeeded")
+    with Session(stage.engine) as session:
+        assert session.scalar(sa.select(Lease.fence)) == 2, "it was claimed once, and released"
+
+
 def test_a_hanging_supervisor_is_replaced_and_its_trainer_with_it(
     stage: Stage, trainer_plays: Plays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
