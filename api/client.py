@@ -223,10 +223,15 @@ class Client:
         from_step: int = 0,
         to_step: int | None = None,
         points: int | None = None,
-        metric: Sequence[str] | None = None,
+        metric: Sequence[str] = (),
+        extremes: Sequence[str] = (),
     ) -> Metrics:
-        """points: only about so many steps, those with the extremes of each `metric`, for a chart."""
-        params = {"from_step": from_step, "to_step": to_step, "points": points, "metric": metric}
+        """metric: only these; none: all. points: only about so many steps, those with the extremes of each metric in
+        `extremes` (none: of `metric`), for a chart.
+        """
+        params = {
+            "from_step": from_step, "to_step": to_step, "points": points, "metric": metric, "extremes": extremes,
+        }  # fmt: skip
         return self._call(Metrics, "GET", _run(run_id, "metrics"), params=params)
 
     def buckets(self, run_id: uuid.UUID | str, from_step: int = 0, points: int | None = None) -> Buckets:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
 from pydantic import AfterValidator
 from sqlalchemy.orm import Session
 
-from api.problems import ApiProblem
+from api.problems import ApiProblem, refused
+from db import views
 
 
 def _no_nul(text: str) -> str:
@@ -48,6 +49,14 @@ def _writing(request: Request, _: _Leave) -> Iterator[Session]:
 # Scope "function": the connection goes back to the pool before the answer travels to a slow client.
 Reading = Annotated[Session, Depends(_reading, scope="function")]
 Writing = Annotated[Session, Depends(_writing, scope="function")]
+
+
+def check_metrics(session: Session, run_ids: Sequence[uuid.UUID], **fields: Sequence[str]) -> None:
+    """Raises ApiProblem for a metric that no step of the runs has, named in one of these query fields."""
+    for field, names in fields.items():
+        if unknown := views.unknown_metric(session, run_ids, names):
+            message = f"no step has such a metric; there are: {', '.join(unknown.known)}"
+            raise refused(f"query.{field}", unknown.name, message)
 
 
 def json_body(request: Request) -> None:

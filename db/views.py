@@ -6,11 +6,13 @@ All raise RunNotFound for an unknown run.
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Double, Select, and_, func, literal, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, Double, Select, Text, and_, func, literal, or_, select, text, tuple_
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from db import marks
@@ -97,39 +99,75 @@ class History(NamedTuple):
     marks: Sequence[PromptMark]  # newest first
 
 
+class StepNumbers(NamedTuple):
+    """One step's numbers. rollouts, tokens: cumulative."""
+
+    step: int
+    attempt: int
+    epoch: int
+    rollouts: int
+    tokens: int
+    metrics: dict[str, float | None]
+    finished_at: dt.datetime
+
+
 def metrics(
     session: Session,
     run_id: uuid.UUID,
     from_step: int,
     to_step: int | None = None,
     *,
+    names: Sequence[str] = (),
     parts: int | None = None,
-    shown: Sequence[str] = (),
-) -> tuple[Sequence[StepMetrics], Sequence[Evaluation]]:
+    extremes: Sequence[str] = (),
+) -> tuple[list[StepNumbers], Sequence[Evaluation]]:
     """Steps and evaluations of a range, both ends included, in order.
 
-    parts: cut the range into so many equal parts and return only the steps that hold the smallest or the largest
-    value, in their part, of a metric in `shown`, and the first and the last step: a chart of them looks the same.
+    names: only these metrics, null where a step has no such value; none: all. parts: cut the range into so many equal
+    parts and return only the steps that hold the smallest or the largest value, in their part, of a metric in
+    `extremes`, and the first and the last step: a chart of them looks the same.
     """
     get(session, run_id)
     last = to_step if to_step is not None else 2**31 - 1
+    pairs = [part for name in names for part in (literal(name, Text), StepMetrics.metrics[name])]
+    numbers = func.jsonb_build_object(*pairs, type_=JSONB) if names else StepMetrics.metrics
+    columns = (StepMetrics.step, StepMetrics.attempt, StepMetrics.epoch, StepMetrics.rollouts, StepMetrics.tokens)
     steps = (
-        select(StepMetrics)
+        select(*columns, numbers, StepMetrics.finished_at)
         .where(StepMetrics.run_id == run_id, StepMetrics.step.between(from_step, last))
         .order_by(StepMetrics.step)
-        .options(_NUMBERS)
     )
     if parts is not None:
-        steps = steps.where(StepMetrics.step.in_(_extremes(session, run_id, from_step, last, parts, shown)))
+        steps = steps.where(StepMetrics.step.in_(_extremes(session, run_id, from_step, last, parts, extremes)))
     evaluations = session.scalars(
         select(Evaluation)
         .where(Evaluation.run_id == run_id, Evaluation.step.between(from_step, last))
         .order_by(Evaluation.step)
     ).all()
-    return session.scalars(steps).all(), evaluations
+    return [StepNumbers(*row) for row in session.execute(steps)], evaluations
 
 
-_NUMBERS = defer(StepMetrics.buckets, raiseload=True)  # nobody asks for them here, and reading their JSON takes as long
+class UnknownMetric(NamedTuple):
+    """A name that no step has, and those that the newest steps have."""
+
+    name: str
+    known: list[str]
+
+
+def unknown_metric(session: Session, run_ids: Sequence[uuid.UUID], names: Sequence[str]) -> UnknownMetric | None:
+    """The first name that no step of any of the runs has. None as well while there is no step to tell."""
+    newest = (
+        select(func.jsonb_object_keys(StepMetrics.metrics))
+        .join(Run, and_(Run.id == StepMetrics.run_id, Run.step == StepMetrics.step))
+        .where(Run.id.in_(run_ids))
+    )
+    known = sorted(set(session.scalars(newest))) if names else []
+    for name in names:
+        if known and name not in known:  # some are in few steps only
+            steps = select(StepMetrics.step).where(StepMetrics.run_id.in_(run_ids), StepMetrics.metrics.has_key(name))
+            if session.scalar(steps.limit(1)) is None:
+                return UnknownMetric(name, known)
+    return None
 
 
 def _extremes(
@@ -189,7 +227,7 @@ def recent(session: Session, run_id: uuid.UUID, *, steps: int, last: int) -> Rec
         select(StepMetrics)
         .where(StepMetrics.run_id == run_id, StepMetrics.step > run.step - steps)
         .order_by(StepMetrics.step)
-        .options(_NUMBERS)
+        .options(defer(StepMetrics.buckets, raiseload=True))  # nobody asks for them here, and their JSON takes as long
     ).all()
     evaluations = session.scalars(select(Evaluation).where(Evaluation.run_id == run_id).order_by(Evaluation.step)).all()
     groups = session.execute(

@@ -7,6 +7,7 @@ It knows no database and no broker. SIGTERM or SIGINT stop it after the step und
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
 import signal
@@ -31,6 +32,8 @@ from pipeline.events import (
     AttemptStarted,
     CheckpointSaved,
     Count,
+    EvaluationFinished,
+    Event,
     EventLog,
     MarkRecord,
     MarksApplied,
@@ -49,6 +52,7 @@ from pipeline.rundir import checkpoints, evaluation_folder
 from pipeline.step import build_allocator, training_step
 
 PROMPTS_PER_EVENT = 1000
+_log = logging.getLogger("pipeline")  # unlike print, it outlives a reader of our output that is gone
 
 
 class Recorder:
@@ -86,6 +90,7 @@ class Trainer:
         self.began, self.seconds_before = time.monotonic(), 0.0  # what earlier attempts took
         self.slowest = 0.0  # seconds of this attempt's longest step, with its evaluation and checkpoint
         self.evaluated_at, self.accuracy = -1, math.nan
+        self.saved_at: tuple[int, int] | None = None  # step, evaluated_at of this attempt's newest checkpoint
         self.stop_requested = False
         self.resume_from = self._load_state()
 
@@ -134,9 +139,15 @@ class Trainer:
             self.slowest = max(self.slowest, time.monotonic() - start)
         if not self.stop_requested and self.evaluated_at != self.step:
             self._evaluate()
-        self._checkpoint()
+        if self.saved_at != (self.step, self.evaluated_at):
+            self._checkpoint()
         outcome: Literal["stopped", "succeeded"] = "stopped" if self.stop_requested or may_go_on else "succeeded"
         return AttemptFinished(outcome=outcome, reason=reason, step=self.step)
+
+    def _tell(self, event: Event) -> None:
+        self.log.append(event)
+        if line := words(event):
+            _log.info(line)
 
     def _tell_start(self) -> None:
         self.earlier = earlier_attempts(self.run_dir, self.attempt)
@@ -145,7 +156,7 @@ class Trainer:
         self.spent = self.earlier.total
         applied = (mark.id for marks in self.earlier.marks.values() for mark in marks)
         self.wishes = Wishes(self.run_dir, self.train_set.prompts, applied)
-        self.log.append(
+        self._tell(
             AttemptStarted(
                 attempt=self.attempt,
                 from_step=self.step,
@@ -162,7 +173,7 @@ class Trainer:
         for start in range(0, len(prompts), PROMPTS_PER_EVENT):
             chunk = prompts[start : start + PROMPTS_PER_EVENT]
             records = [PromptRecord(id=p.id, text=p.text, answer=p.answer, tags=list(p.tags)) for p in chunk]
-            self.log.append(PromptsLoaded(dataset=self.train_set.digest, name=self.train_set.name, prompts=records))
+            self._tell(PromptsLoaded(dataset=self.train_set.digest, name=self.train_set.name, prompts=records))
 
     def _why_end(self) -> str | None:
         """Why no further step may start; None when one may. The budgets are hard: the next step must fit in."""
@@ -219,7 +230,7 @@ class Trainer:
 
     def _tell_sampling(self, plan: Plan) -> None:
         most_tokens = plan.n_rollouts * self.config.sampling.max_new_tokens
-        self.log.append(SamplingStarted(step=self.step + 1, rollouts=plan.n_rollouts, tokens=most_tokens))
+        self._tell(SamplingStarted(step=self.step + 1, rollouts=plan.n_rollouts, tokens=most_tokens))
 
     def _apply_marks(self) -> None:
         """Marks that hold from the next step on: those that an earlier attempt applied before it, and, beyond the steps
@@ -231,7 +242,7 @@ class Trainer:
             marks = marks + self.wishes.new()
         if not marks:
             return
-        self.log.append(MarksApplied(step=step, marks=marks))
+        self._tell(MarksApplied(step=step, marks=marks))
         self.log.fsync()
         for mark, some in groupby(marks, key=lambda record: record.mark):
             self.allocator.mark([self.wishes.place[record.prompt_id] for record in some], Mark(mark))
@@ -246,7 +257,7 @@ class Trainer:
         write_rollouts(self.run_dir, self.step, recorder.groups, self.train_set)
         prompts = self.train_set.prompts
         metrics = {**batch_metrics(batch), **stats}
-        self.log.append(
+        self._tell(
             StepFinished(
                 step=self.step,
                 epoch=self.allocator.epoch,
@@ -279,7 +290,7 @@ class Trainer:
             self.engine, benchmarks, self.step, evaluation_folder(self.run_dir, self.step), self.spent.rollouts
         )
         self.accuracy, self.evaluated_at = found.sampled_accuracy, self.step
-        self.log.append(found)
+        self._tell(found)
         told: dict[str, float | None] = {f"accuracy/{b.name}": b.accuracy for b in found.benchmarks}
         told |= {"greedy_accuracy": found.greedy_accuracy, "sampled_accuracy": self.accuracy}
         self.engine.record(told | {"mean_accuracy": found.mean_accuracy}, self.step)
@@ -294,7 +305,8 @@ class Trainer:
         }
         keep, accuracy = self.config.checkpoint, self.accuracy if self.evaluated_at == self.step else None
         path = save_checkpoint(self.run_dir, self.step, state, self.engine.save, keep.keep, keep.keep_best, accuracy)
-        self.log.append(CheckpointSaved(step=self.step, path=str(path.relative_to(self.run_dir))))
+        self.saved_at = (self.step, self.evaluated_at)
+        self._tell(CheckpointSaved(step=self.step, path=str(path.relative_to(self.run_dir))))
 
 
 def batch_metrics(batch: Batch) -> dict[str, float | None]:
@@ -326,6 +338,37 @@ def batch_metrics(batch: Batch) -> dict[str, float | None]:
         "buffer_size": batch.buffer_size,
         "age_mean": mean(batch.ages),
     }
+
+
+def words(event: Event) -> str:
+    """A line of the log, for whoever reads along; empty for what is no news to a person."""
+    match event:
+        case AttemptStarted():
+            begins = f"goes on from step {event.from_step}" if event.from_step else "begins"
+            prompts = f"{event.n_train:,} prompts to train on, {event.n_eval:,} held out"
+            return f"attempt {event.attempt} {begins}: {prompts}, {event.model_parameters:,} parameters"
+        case MarksApplied():
+            return f"step {event.step}: {len(event.marks):,} marks of prompts hold from now on"
+        case StepFinished(metrics=metrics):
+            told = {
+                "reward variance": metrics["reward_variance"], "loss": metrics.get("loss"),
+                "gradient norm": metrics.get("grad_norm"), "entropy": metrics.get("entropy"),
+            }  # fmt: skip
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in told.items() if value is not None)
+            seconds = sum(value or 0.0 for name, value in metrics.items() if name.startswith("seconds_"))
+            return (
+                f"step {event.step}: trained on {metrics['trained_prompts']:,.0f} prompts "
+                f"({metrics['trained_rollouts']:,.0f} rollouts), {numbers}; {event.rollouts:,} rollouts so far; "
+                f"{seconds:.2f} s"
+            )
+        case EvaluationFinished():
+            by_name = ", ".join(f"{b.name} {b.accuracy:.1%} ± {b.stderr:.1%}" for b in event.benchmarks)
+            return f"evaluation after step {event.step}: {by_name}; {event.seconds:.1f} s"
+        case CheckpointSaved():
+            return f"checkpoint of step {event.step} saved"
+        case AttemptFinished():
+            return f"{event.outcome} after step {event.step}: {event.reason}"
+    return ""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -383,6 +426,8 @@ def main(run_dir: Path, attempt: int, seconds_before: float = 0.0) -> int:
     Returns the exit code: 0 when it succeeded or was stopped, 1 when it failed, EXIT_SILENT when it could not tell so.
     """
     began = time.monotonic()
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    _log.setLevel(logging.INFO)
     log = EventLog(events_path(run_dir, attempt))
     trainer: Trainer | None = None
     stop_early = False
@@ -404,6 +449,7 @@ def main(run_dir: Path, attempt: int, seconds_before: float = 0.0) -> int:
         step = trainer.step if trainer is not None else 0
         reason = f"the disk of {run_dir} is full: free some space, then resume" if full(error) else why(error)
         finished = AttemptFinished(outcome="failed", reason=reason, step=step)
+    _log.info(words(finished))
     return log.finish(finished)
 
 

@@ -18,14 +18,15 @@ import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, Client
 from api.schemas import Alert, BucketsAt, EvaluationOut, Flows, Ledger, PromptRow, RunDetail, SettingsOut, StepOut
-from ui.palette import FINISHED_STATES
+from ui.palette import FINISHED_STATES, PHASES
 from ui.text import now
 
 BUSY_STATES = ("starting", "running", "stopping")
 RECENT_PROMPTS = 50
 RECENT_STEPS = 60
 POINTS = 160  # of a series; the charts of a screen show no more
-SHOWN = ("reward_variance",)  # whose extremes a thinned series keeps
+CHARTED = ("reward_variance", "uniform_reward_variance", *(f"seconds_{phase}" for phase in PHASES))
+EXTREMES = ("reward_variance",)  # which a thinned series keeps
 ALERTS_EVERY_S = 10.0
 
 
@@ -99,7 +100,7 @@ class RunFeed:
         if seen == self._seen.get("run"):
             return
         if run.step - last > 2 * POINTS:  # many at once: enough for a chart, and the newest in full
-            series = api.metrics(self.run_id, from_step=last, points=POINTS, metric=SHOWN)
+            series = api.metrics(self.run_id, from_step=last, points=POINTS, metric=CHARTED, extremes=EXTREMES)
             self.steps.update((s.step, s) for s in series.steps)
             last = run.step - RECENT_STEPS
         metrics = api.metrics(self.run_id, from_step=last)

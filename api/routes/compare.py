@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from api import comparison
 from api.answers import ledger_of, run_summaries
-from api.dependencies import CleanText, Reading
+from api.dependencies import CleanText, Reading, check_metrics
 from api.openapi import problems
 from api.schemas import AccuracyCurve, ComparedRun, Comparison, StepCurve
 from db import compare, views
@@ -28,7 +28,7 @@ class CompareQuery(BaseModel):
         description="About so many steps of each run at most, evenly spaced; left out: 200, and 1,000 of all together.",
     )
     metric: list[CleanText] = Field(
-        ["reward_variance"], min_length=1, max_length=8, description="Metrics of the steps to answer."
+        [], max_length=8, description="Metrics of the steps to answer; left out: reward_variance."
     )
 
     target: float | None = Field(
@@ -62,17 +62,17 @@ def compare_runs(query: Annotated[CompareQuery, Query()], session: Reading) -> C
     """Up to 20 runs, in the order in which they are named, with all that it takes to compare them: what each is, how
     accurate it became for which steps, rollouts, tokens and hours, and what became of its rollouts.
     """
+    check_metrics(session, query.run, metric=query.metric)
+    metrics = query.metric or ["reward_variance"]
     points = query.points or min(200, 1000 // len(query.run))
-    found = compare.compare(session, query.run, points=points, metrics=query.metric)
+    found = compare.compare(session, query.run, points=points, metrics=metrics)
     summaries = run_summaries(session, [each.run for each in found])
     runs = [
         ComparedRun(
             run=summary,
             config=each.run.config,
             evaluations=AccuracyCurve(**each.evaluations._asdict()),
-            series=StepCurve(
-                **each.steps._asdict() | {"metrics": dict(zip(query.metric, each.steps.metrics, strict=True))}
-            ),
+            series=StepCurve(**each.steps._asdict() | {"metrics": dict(zip(metrics, each.steps.metrics, strict=True))}),
             ledger=ledger_of(*views.ledger_of(each.run)),
         )
         for summary, each in zip(summaries, found, strict=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from api.answers import alerts_now, buckets_at, ledger_of
-from api.dependencies import CleanText, Reading, RunId
+from api.dependencies import CleanText, Reading, RunId, check_metrics
 from api.openapi import problems
 from api.schemas import (
     Alerts,
@@ -49,19 +49,35 @@ class MetricsQuery(BaseModel):
         None,
         ge=2,
         le=5000,
-        description="About so many steps at most: those with the smallest and the largest value of each `metric` in "
-        "equal parts of the range, the first and the last. A chart of them looks like one of all steps.",
+        description="About so many steps at most: those with the smallest and the largest value of each of `extremes` "
+        "in equal parts of the range, the first and the last. A chart of them looks like one of all steps.",
     )
-    metric: list[CleanText] = Field(
-        list(CHARTED), min_length=1, max_length=16, description="With `points`: metrics whose extremes are kept."
+    metric: list[CleanText] = Field([], max_length=48, description="Only these metrics; left out: all.")
+    extremes: list[CleanText] = Field(
+        [],
+        max_length=16,
+        description="With `points`: metrics whose extremes are kept; left out: those of `metric`, or without it "
+        f"{', '.join(CHARTED)}.",
     )
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> Self:
+        if self.points and not self.extremes and len(self.metric) > 16:
+            raise ValueError(
+                f"{len(self.metric)} metrics: say with `extremes` of which the extremes are kept, at most 16"
+            )
+        return self
 
 
 @router.get("/metrics", operation_id="get_metrics")
 def get_metrics(run_id: RunId, query: Annotated[MetricsQuery, Query()], session: Reading) -> Metrics:
     """The training steps' numbers, all of a range or enough for a chart, and every evaluation, in order."""
-    parts = None if query.points is None else max(1, query.points // (2 * len(query.metric)))
-    steps, evaluations = views.metrics(session, run_id, query.from_step, query.to_step, parts=parts, shown=query.metric)
+    check_metrics(session, [run_id], metric=query.metric, extremes=query.extremes)
+    extremes = query.extremes or query.metric or CHARTED
+    parts = None if query.points is None else max(1, query.points // (2 * len(extremes)))
+    steps, evaluations = views.metrics(
+        session, run_id, query.from_step, query.to_step, names=query.metric, parts=parts, extremes=extremes
+    )
     return Metrics(
         steps=[StepOut.model_validate(step, from_attributes=True) for step in steps],
         evaluations=[EvaluationOut.model_validate(e, from_attributes=True) for e in evaluations],

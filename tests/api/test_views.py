@@ -79,12 +79,39 @@ def test_a_chart_of_few_points_shows_the_extremes(api: TestClient, engine: sa.En
             kept |= {min(known, key=lambda n: values[n][name]), max(known, key=lambda n: values[n][name])}
     assert {417, 418} < kept
     assert got == sorted(kept)
-    for few in ({"points": 2}, {"points": 2, "metric": "no such metric"}):
+    for few in ({"points": 2}, {"points": 2, "extremes": "loss"}):
         got = [s["step"] for s in api.get(f"/api/v1/runs/{run.id}/metrics", params=few).json()["steps"]]
         assert {1, 1000} <= set(got) and len(got) <= 12
     whole = api.get(f"/api/v1/runs/{run.id}/metrics", params={"from_step": 7, "to_step": 9}).json()["steps"]
     assert [s["step"] for s in whole] == [7, 8, 9]
     assert api.get(f"/api/v1/runs/{run.id}/metrics", params={"from_step": 2000, "points": 9}).json()["steps"] == []
+
+
+def test_only_the_metrics_that_are_named_come_along(api: TestClient, engine: sa.Engine) -> None:
+    run = add_run(engine, step=4)
+    values: list[dict[str, float | None]] = [{"loss": 0.5, "entropy": 1.0}, {"loss": None, "rare": 2.0}]
+    add(engine, *(step(run, n, metrics=values[n == 2] | {"age": float(n)}) for n in range(1, 5)))
+    path = f"/api/v1/runs/{run.id}/metrics"
+    found = api.get(path, params={"metric": ["loss", "rare"]}).json()["steps"]
+    assert [s["metrics"] for s in found] == [
+        {"loss": None if n == 2 else 0.5, "rare": 2.0 if n == 2 else None} for n in range(1, 5)
+    ]
+    found = api.get(path, params={"metric": "loss", "extremes": "rare", "points": 2}).json()["steps"]
+    assert [(s["step"], s["metrics"]) for s in found] == [(1, {"loss": 0.5}), (2, {"loss": None}), (4, {"loss": 0.5})]
+    assert api.get(f"/api/v1/runs/{add_run(engine).id}/metrics", params={"metric": "yet to come"}).json()["steps"] == []
+
+
+@pytest.mark.parametrize(
+    "asked", ["runs/{}/metrics?metric=losss", "runs/{}/metrics?extremes=losss&points=9", "compare?run={}&metric=losss"]
+)
+def test_a_metric_that_no_step_has_is_refused(api: TestClient, engine: sa.Engine, asked: str) -> None:
+    run = add_run(engine, step=2)
+    add(engine, step(run, 1), step(run, 2))
+    answer = api.get(f"/api/v1/{asked.format(run.id)}")
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert (error["field"], error["value"]) == ("query.extremes" if "extremes" in asked else "query.metric", "losss")
+    assert error["message"] == "no step has such a metric; there are: grad_norm, loss"
 
 
 def test_buckets_now_and_after_every_step(api: TestClient, engine: sa.Engine) -> None:

@@ -19,6 +19,7 @@ from pipeline.config import load_config
 from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
+    CheckpointSaved,
     EvaluationFinished,
     EventLog,
     MarksApplied,
@@ -134,6 +135,31 @@ def test_a_whole_run(run_dir):
 
     AutoModelForCausalLM.from_pretrained(policy)
     assert AutoTokenizer.from_pretrained(policy).chat_template
+
+
+def test_the_log_follows_the_run_and_a_reader_that_goes_does_not_end_it(run_dir):
+    """Its supervisor may be killed: the trainer is to end by the sweep, not as one that failed."""
+    configure(run_dir, budget={"steps": 3})
+    code, output, found = run(run_dir)
+    assert code == 0
+    lines = [line[len("2026-12-01 02:39:29 ") :] for line in output.splitlines()]
+    assert lines[0].startswith("attempt 1 begins: 160 prompts to train on, 20 held out, ")
+    assert [line for line in lines if line.startswith("step ")] and lines[
+        -1
+    ] == "succeeded after step 3: all 3 steps done"
+    for e in of(StepFinished, found):
+        (line,) = (line for line in lines if line.startswith(f"step {e.step}: trained on 4 prompts (48 rollouts), "))
+        assert f"loss {e.metrics['loss']:.4g}" in line and f"; {e.rollouts:,} rollouts so far; " in line
+    assert [line for line in lines if line.startswith("checkpoint")] == [
+        f"checkpoint of step {e.step} saved" for e in of(CheckpointSaved, found)
+    ]
+    (run_dir / "config.json").write_text(
+        json.dumps(json.loads((run_dir / "config.json").read_text()) | {"budget": {"steps": 5}})
+    )
+    process = start(run_dir, 2)
+    process.stdout.close()
+    assert process.wait(120) == 0
+    assert events(run_dir, 2)[-1].outcome == "succeeded"
 
 
 def check_evaluations(run_dir, found):
