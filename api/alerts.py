@@ -146,7 +146,7 @@ def _collapse(facts: Facts, steps: Sequence[StepOut]) -> Iterator[Alert]:
                 kind=kind,
                 level="warn",
                 title=title,
-                evidence=f"{name} is {now:.3g} in the last {RECENT} steps, {before:.3g} before.",
+                evidence=f"{name} is {_figure(now)} in the last {RECENT} steps, {_figure(before)} before.",
                 suggestion=suggestion,
             )
     longest = (facts.config.get("sampling") or {}).get("max_new_tokens")
@@ -171,7 +171,7 @@ def _gradient(steps: Sequence[StepOut]) -> Iterator[Alert]:
                 kind="gradient_spike",
                 level="warn",
                 title="The gradient spikes",
-                evidence=f"Its norm was {largest:.3g} in step {step}, and is {before:.3g} usually.",
+                evidence=f"Its norm was {_figure(largest)} in step {step}, and is {_figure(before)} usually.",
                 suggestion="Lower update.lr if accuracy suffers; the norm is clipped, so one spike does little.",
             )
 
@@ -183,7 +183,7 @@ def _throughput(steps: Sequence[StepOut]) -> Iterator[Alert]:
             kind="throughput_drop",
             level="warn",
             title="The run became slow",
-            evidence=f"{now:.3g} rollouts/s in the last {RECENT} steps, {before:.3g} before.",
+            evidence=f"{_figure(now)} rollouts/s in the last {RECENT} steps, {_figure(before)} before.",
             suggestion="Longer responses, or another process on the same devices? The times per step tell which part.",
         )
 
@@ -199,6 +199,11 @@ def _accuracy(facts: Facts) -> Iterator[Alert]:
                 evidence=f"{newest.sampled_accuracy:.1%} now, {best:.1%} at best.",
                 suggestion="A lower update.lr often helps.",
             )
+
+
+def _figure(value: float) -> str:
+    """1684.2 -> 1,684; 0.01234 -> 0.0123."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _recent(steps: Sequence[StepOut], name: str) -> float | None:

@@ -82,11 +82,11 @@ def bucket_tile(name: str, count: int, total: int, change: int, series: Sequence
     """One bucket's count, its share of the pool, its change in the last step, and how it went."""
     bucket = palette.BUCKETS[name]
     delta = "" if change == 0 else f"{change:+,}".replace("-", "−")
-    share = text.percent(count / total, 0) if total else "–"
+    shown, share = (text.number(count), text.percent(count / total, 0)) if total else ("–", "–")
     st.html(
         f'<div class="pc-tile" style="--c:{bucket.colour}" role="group" aria-label="{count:,} prompts {name}">'
         f'<div class="pc-tile-head"><i></i>{name}<em title="change in the last step">{delta}</em></div>'
-        f'<div class="pc-tile-value" data-count="{count}" title="{count:,} prompts">{text.number(count)}'
+        f'<div class="pc-tile-value" data-count="{count}" title="{count:,} prompts">{shown}'
         f"<small>{share}</small></div>"
         f'<div class="pc-tile-meaning">{bucket.meaning}</div>{_spark(series)}</div>'
     )

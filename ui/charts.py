@@ -106,10 +106,11 @@ def _crosshair(x: dict[str, Any], tips: list[Any]) -> dict[str, Any]:
 ACCURACY_SERIES = {"sampled": palette.ACCENT, "greedy": palette.NEUTRAL}
 
 
-def accuracy(evaluations: Sequence[EvaluationOut], target: float | None = None) -> None:
+def accuracy(evaluations: Sequence[EvaluationOut], target: float | None = None, *, live: bool = True) -> None:
     """Held-out accuracy against what was spent for it. target: where a line marks the accuracy that is wanted."""
     if not evaluations:
-        placeholder("No evaluation yet. The first one comes before training starts.")
+        yet = "No evaluation yet. The first one comes before training starts."
+        placeholder(yet if live else "The run ended before its first evaluation.")
         return
     rows = thin(evaluations)
     table: Table = {
@@ -163,10 +164,12 @@ def accuracy(evaluations: Sequence[EvaluationOut], target: float | None = None) 
     draw("chart-accuracy", table, {"layer": layers}, alt)
 
 
-def buckets(history: Sequence[BucketsAt]) -> None:
+def buckets(history: Sequence[BucketsAt], *, live: bool = True) -> None:
     """How many prompts lie in each bucket after every step."""
     if not history:
-        placeholder("No step yet. Buckets fill with the first pilots.")
+        placeholder(
+            "No step yet. Buckets fill with the first pilots." if live else "The run ended before its first step."
+        )
         return
     rows = thin(history)
     pool = sum(rows[0].counts.values())

@@ -117,9 +117,10 @@ def token_form() -> None:
 
 
 def show_lost(error: ApiUnreachable, again: str = "This page tries again by itself.") -> None:
+    why = error.why[:1].upper() + error.why[1:]
     st.html(
         '<div class="pc-banner pc-bad" role="alert"><b>The API does not answer.</b> '
-        f"{escape(error.why)}, at {escape(error.url)}. {escape(again)} "
+        f"{escape(why)}, at {escape(error.url)}. {escape(again)} "
         "Runs go on without the dashboard; nothing is lost. "
         "If it stays away, start the platform with <code>./pilot up</code> or set <code>PILOT_API_URL</code>.</div>"
     )

@@ -64,21 +64,27 @@ class RunFeed:
 
     def spend(self, api: Client) -> None:
         """Brings the ledger, and the price of an hour, up to date."""
-        self._fetch(lambda: self._spend(api))
+        self._fetch_if_there(lambda: self._spend(api))
 
     def teach(self, api: Client) -> None:
         """Brings the prompts that were trained on most recently up to date."""
-        self._fetch(lambda: self._teach(api))
+        self._fetch_if_there(lambda: self._teach(api))
 
     def flows(self, api: Client, first: int, end: int | None) -> None:
         """Brings the flows between buckets up to date: from after one step to after another; None: to now."""
-        self._fetch(lambda: self._flows(api, first, end))
+        self._fetch_if_there(lambda: self._flows(api, first, end))
+
+    def _fetch_if_there(self, fetch: Callable[[], None]) -> None:
+        """While the API is away `refresh` alone asks: were each part to wait for its own answer, nothing would move."""
+        if self.lost is None:
+            self._fetch(fetch)
 
     def _fetch(self, fetch: Callable[[], None]) -> None:
+        began = now()
         try:
             fetch()
         except ApiUnreachable as error:
-            self.lost, self.lost_since = error, self.lost_since or now()
+            self.lost, self.lost_since = error, self.lost_since or began
             return
         except ApiError as error:
             self.refused = error
@@ -99,13 +105,14 @@ class RunFeed:
             self.alerts, self._alerts_at = api.alerts(self.run_id), time.monotonic()
         if seen == self._seen.get("run"):
             return
+        found: list[EvaluationOut] = []
         if run.step - last > 2 * POINTS:  # many at once: enough for a chart, and the newest in full
             series = api.metrics(self.run_id, from_step=last, points=POINTS, metric=CHARTED, extremes=EXTREMES)
             self.steps.update((s.step, s) for s in series.steps)
-            last = run.step - RECENT_STEPS
+            found, last = series.evaluations, run.step - RECENT_STEPS
         metrics = api.metrics(self.run_id, from_step=last)
         self.steps.update((s.step, s) for s in metrics.steps)
-        found = metrics.evaluations
+        found = found + metrics.evaluations
         if last and before is not None and run.eval_rollouts != before.eval_rollouts:
             # Of whatever step: somebody may have asked for it.
             found = api.metrics(self.run_id, points=2).evaluations

@@ -85,7 +85,12 @@ def for_all(run: RunDetail, n: int, ask: Callable[[PromptMarkName], PromptsMarke
         "Mark all", icon=":material/bookmark:", disabled=bool(closed),
         help=text.markdown(closed or "Pin, exclude or re-test every prompt of this selection"), key="mark-all",
     ):  # fmt: skip
-        st.markdown(f"**{n:,} prompt{'' if n == 1 else 's'}** of this selection, from the next step on:")
+        moves = (
+            ""
+            if run.state in palette.FINISHED_STATES
+            else " Steps move prompts: those that are in it at your click are marked."
+        )
+        st.markdown(f"**{n:,} prompt{'' if n == 1 else 's'}** of this selection, from the next step on.{moves}")
         for mark in palette.MARKS.values():
             if st.button(mark.action, icon=mark.icon, key=f"all-{mark.name}", help=mark.meaning, width="stretch"):
                 send(partial(ask, mark.name))

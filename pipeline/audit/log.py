@@ -146,17 +146,23 @@ class _Collected:
         self.bad: list[str] = []
         self._prompts: dict[bytes, int] = {}
         self._groups: dict[tuple[int, int], int] = {}
+        some_row = False  # else what is wrong is whole files, and leaving rows out is no help
         for row in rows:
             if isinstance(row, Fault):
                 self.bad_rows += 1
+                some_row |= row.row > 0
                 if len(self.bad) < SHOWN_FAULTS:
                     self.bad.append(str(row))
             else:
                 self._add(row)
         if self.bad_rows and not skip_bad:
             more = f"; and {self.bad_rows - len(self.bad)} more" if self.bad_rows > len(self.bad) else ""
+            named = "; ".join(self.bad) + more
+            if not some_row:
+                raise BadLog(named)
             count = "1 bad row" if self.bad_rows == 1 else f"{self.bad_rows:,} bad rows"
-            raise BadLog(f"{count}: {'; '.join(self.bad)}{more}. --skip-bad leaves them out")
+            hint = "--skip-bad (on the dashboard's page a box under Settings) leaves them out"
+            raise BadLog(f"{count}: {named}. {hint}")
 
     def _add(self, row: Row) -> None:
         if len(self.rewards) == MOST_ROLLOUTS:

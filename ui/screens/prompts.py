@@ -182,10 +182,13 @@ def _nothing(run: RunDetail, filtered: bool) -> None:
 
 
 def _pills(counts: dict[str, int]) -> str:
-    """A square in the bucket's colour before each pill, and its count behind: the label itself is in the address."""
+    """A square in the bucket's colour before each pill, and its count behind: the label itself is in the address.
+
+    Of a run that has not begun there are no counts.
+    """
     return "".join(
         f".st-key-bucket button:nth-of-type({i})::before {{ background: {bucket.colour}; }}"
-        f".st-key-bucket button:nth-of-type({i})::after {{ content: '{text.number(counts.get(bucket.name, 0))}'; }}"
+        f".st-key-bucket button:nth-of-type({i})::after {{ content: '{text.number(counts.get(bucket.name))}'; }}"
         for i, bucket in enumerate(palette.BUCKETS.values(), 1)
     )
 

@@ -104,7 +104,7 @@ def _charts(run_id: str) -> None:
         _speed(feed.run, steps)
     with st.container(border=True):
         _heading("Buckets", "where the prompts lie, over steps")
-        charts.buckets(history)
+        charts.buckets(history, live=feed.live)
 
 
 def _flow(run_id: str) -> None:
@@ -151,7 +151,7 @@ def _below(run_id: str) -> None:
     try:
         match chosen:
             case "Log":
-                _log(feed.run)
+                _log(feed.run, feed.live)
             case "Checkpoints":
                 _checkpoints(feed.run)
             case "Attempts":
@@ -187,7 +187,7 @@ def _accuracy(feed: RunFeed) -> None:
             "Target accuracy (%)", min_value=0.0, max_value=100.0, value=None, step=1.0, format="%g",
             placeholder="target %", key="target", bind="query-params", label_visibility="collapsed", width=140,
         )  # fmt: skip
-    charts.accuracy(evaluations, None if wanted is None else wanted / 100)
+    charts.accuracy(evaluations, None if wanted is None else wanted / 100, live=feed.live)
     if wanted is None:
         return
     reached = next((e for e in evaluations if 100 * e.sampled_accuracy >= wanted), None)
@@ -226,6 +226,8 @@ def _header(feed: RunFeed, run: RunDetail) -> None:
 
 def _actions(feed: RunFeed, run: RunDetail) -> None:
     where, missing = {"run": feed.run_id}, lacks("run")
+    # One that failed before its first step would most likely fail again: its config is what has to change.
+    never_began = run.state == "failed" and not run.step
     if st.button("Prompts", icon=":material/grid_view:", key="open-prompts"):
         st.switch_page("screens/prompts.py", query_params=where)
     if st.button(
@@ -235,16 +237,19 @@ def _actions(feed: RunFeed, run: RunDetail) -> None:
         else "Nothing to audit before the first step has ended",
     ):  # fmt: skip
         st.switch_page("screens/audit.py", query_params=where)
-    if st.button("Clone", icon=":material/content_copy:", key="clone-run", help="A new run from this config"):
+    if st.button(
+        "Clone", icon=":material/content_copy:", key="clone-run", type="primary" if never_began else "secondary",
+        help="A new run from this config" + (", to correct it" if never_began else ""),
+    ):  # fmt: skip
         st.switch_page("screens/new_run.py", query_params={"clone": feed.run_id})
     if run.state in palette.FINISHED_STATES:
         resumable = run.state in ("stopped", "failed")
-        said = "Goes on from the last checkpoint"
+        said = "Tries once more, unchanged" if never_began else "Goes on from the last checkpoint"
         if not resumable:
             why = (run.reason or "it came to its end").rstrip(".")
             said = f"Nothing is left to resume: {text.markdown(why)}. Clone the run to train on."
         if st.button(
-            "Resume", icon=":material/play_arrow:", key="resume-run", type="primary",
+            "Resume", icon=":material/play_arrow:", key="resume-run", type="secondary" if never_began else "primary",
             disabled=not resumable or bool(missing), help=missing or said,
         ):  # fmt: skip
             _ask(feed, stop=False)
@@ -391,7 +396,7 @@ def _step_table(steps: list[StepOut]) -> None:
     blocks.table(head, rows, right=range(len(head)), caption="Last steps")
 
 
-def _log(run: RunDetail) -> None:
+def _log(run: RunDetail, live: bool) -> None:
     """Its end. It stays in sight while the log grows, unless somebody has scrolled up."""
     attempts = [a.attempt for a in sorted(run.attempts, key=lambda a: -a.attempt)]
     if not attempts:
@@ -402,9 +407,10 @@ def _log(run: RunDetail) -> None:
         attempt = st.selectbox("Attempt", attempts, key="log-attempt", width=120)
     part = client().log(run.id, attempt, limit=LOG_BYTES)
     more = f"the last {text.number(len(part.text))} of {text.number(part.size)} bytes; " if part.offset else ""
-    follow = "" if run.state in palette.FINISHED_STATES else " --follow"
+    follow = " --follow" if live else ""
+    nothing = "Nothing was printed yet." if live else "Nothing was printed."
     st.html(
-        f'<div class="pc-log"><pre>{escape(part.text) or "Nothing was printed yet."}</pre></div>'
+        f'<div class="pc-log"><pre>{escape(part.text) or nothing}</pre></div>'
         f'<div class="pc-facts">{more}all of it: <code>./pilot run log {run.id}{follow}</code></div>'
     )
 

@@ -227,6 +227,7 @@ def test_what_cannot_be_audited_is_told(tmp_path: Path, name: str, content: str,
     with pytest.raises(BadLog) as refused:
         audit(tmp_path / name, AuditSettings(replays=1))
     assert why in str(refused.value)
+    assert ("--skip-bad" in str(refused.value)) == ("row 1" in why), "only where rows can be left out"
 
 
 def test_places_without_a_log(tmp_path: Path) -> None:
