@@ -38,6 +38,17 @@ RunArgument = Annotated[
     typer.Argument(metavar="ID", help="The run's id, or its first 6 or more characters; `./pilot run list` shows it."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the API gives it.")]
+# How the files of `pilot data` are read, as in the data section of a config.
+MappingOption = Annotated[
+    str, typer.Option("--mapping", help="Which columns it has: plain (those named here), verl, gsm8k, deepmath, ...")
+]
+EvalMapping = Annotated[
+    str | None, typer.Option("--eval-mapping", help="Which columns the held-out prompts have; unset: as --mapping.")
+]
+PromptKey = Annotated[str | None, typer.Option("--prompt-key", metavar="COLUMN", help="Of the prompt, in plain files.")]
+AnswerKey = Annotated[str | None, typer.Option("--answer-key", metavar="COLUMN", help="Of the reference answer.")]
+TagsKey = Annotated[str | None, typer.Option("--tags-key", metavar="COLUMN", help="Of the tags.")]
+RewardKey = Annotated[str | None, typer.Option("--reward-key", metavar="COLUMN", help="Of the name of a reward.")]
 
 
 @app.command()
@@ -360,9 +371,13 @@ def data_validate(
     source: Annotated[
         str, typer.Argument(metavar="FILE", help="A file, set:NAME@VERSION or hub:OWNER/NAME@REV:SPLIT.")
     ],
-    mapping: Annotated[str, typer.Option(help="Which columns it has: plain, verl, gsm8k, deepmath, ...")] = "plain",
+    mapping: MappingOption = "plain",
     against: Annotated[str | None, typer.Option("--eval", help="Find prompts that are in this file, too.")] = None,
-    against_mapping: Annotated[str, typer.Option("--eval-mapping", help="Which columns that one has.")] = "plain",
+    eval_mapping: EvalMapping = None,
+    prompt_key: PromptKey = None,
+    answer_key: AnswerKey = None,
+    tags_key: TagsKey = None,
+    reward_key: RewardKey = None,
     model: Annotated[Path | None, typer.Option(help="Count tokens as this model folder does.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest prompt; the model's context if unset.")] = None,
     reward: Annotated[
@@ -375,9 +390,11 @@ def data_validate(
     as_json: AsJson = False,
 ) -> None:
     """Tell everything that is wrong with a file of prompts, by row. Ends with 1 when it would not be accepted."""
-    from cli.data import validated
+    from cli.data import described, validated
 
-    report = validated(source, mapping, against, against_mapping, model, max_tokens, reward or [])
+    keys = {"prompt_key": prompt_key, "answer_key": answer_key, "tags_key": tags_key, "reward_key": reward_key}
+    given = described(source, mapping, keys, eval_mapping=eval_mapping)
+    report = validated(given, against, model, max_tokens, reward or [])
     print(report.model_dump_json(indent=2) if as_json else report.text(source))
     raise typer.Exit(0 if report.accepted else 1)
 
@@ -386,14 +403,19 @@ def data_validate(
 def data_convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A file, set:NAME@VERSION or hub:OWNER/NAME@REV:SPLIT.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl (our columns) or .parquet (verl's layout).")],
-    mapping: Annotated[str, typer.Option(help="Which columns it has: plain, verl, gsm8k, deepmath, ...")] = "plain",
+    mapping: MappingOption = "plain",
+    prompt_key: PromptKey = None,
+    answer_key: AnswerKey = None,
+    tags_key: TagsKey = None,
+    reward_key: RewardKey = None,
     system: Annotated[str | None, typer.Option(help="System prompt for prompts without one.")] = None,
     template: Annotated[str | None, typer.Option(help="What a prompt becomes; {prompt} stands for it.")] = None,
 ) -> None:
     """Write a prompt set in our columns, or as verl's own trainers read it."""
-    from cli.data import converted
+    from cli.data import converted, described
 
-    print(converted(source, out, mapping, system, template))
+    keys = {"prompt_key": prompt_key, "answer_key": answer_key, "tags_key": tags_key, "reward_key": reward_key}
+    print(converted(described(source, mapping, keys, system=system, template=template), out))
 
 
 @data.command("fetch")
@@ -412,7 +434,12 @@ def data_fetch(
 def data_decontaminate(
     train: Annotated[str, typer.Argument(metavar="TRAIN", help="Training prompts, as data.train of a config.")],
     evaluation: Annotated[list[str], typer.Argument(metavar="EVAL...", help="Held-out prompts, as data.eval.")],
-    mapping: Annotated[str, typer.Option(help="Columns of the files, as data.mapping.")] = "plain",
+    mapping: MappingOption = "plain",
+    eval_mapping: EvalMapping = None,
+    prompt_key: PromptKey = None,
+    answer_key: AnswerKey = None,
+    tags_key: TagsKey = None,
+    reward_key: RewardKey = None,
     n: Annotated[int, typer.Option("-n", min=8, help="Words in a row that two prompts may not share.")] = 13,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -424,7 +451,8 @@ def data_decontaminate(
 
     from cli import data as it
 
-    found = it.overlaps(train, evaluation, mapping, n)
+    keys = {"prompt_key": prompt_key, "answer_key": answer_key, "tags_key": tags_key, "reward_key": reward_key}
+    found = it.overlaps(it.described(train, mapping, keys, eval_mapping=eval_mapping), evaluation, n)
     print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else it.overlaps_in_words(found))
     raise typer.Exit(1 if any(found.values()) else 0)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
 
 from cli.failure import WRONG_USE, Failure
 from cli.table import table
-from pipeline.config import ConfigProblems, parse_reward
+from pipeline.config import ConfigProblems, DataConfig, MappingName, parse_reward
 from pipeline.datasets import SETS, prepare
 from pipeline.decontamination import Hit, contaminated, numbered
-from pipeline.prompts import FileFault, PromptReport, convert_prompts, examine_source, fetch_hub
+from pipeline.prompts import FileFault, PromptReport, columns_of, convert_prompts, examine_source, fetch_hub
 
 
 def prepared(name: str, out: Path, files: Sequence[str], held_out: Sequence[str], instruction: str) -> str:
@@ -35,31 +38,44 @@ def prepared(name: str, out: Path, files: Sequence[str], held_out: Sequence[str]
     return "\n".join(map(str, written))
 
 
+def described(source: str, mapping: str, keys: Mapping[str, str | None] | None = None, **more: Any) -> DataConfig:
+    """How files are read, as a config says it. keys, more: by the names of the data section; None: its default. Raises
+    Failure that names the option."""
+    given = {name: value for name, value in {"mapping": mapping, **(keys or {}), **more}.items() if value is not None}
+    own = [f"--{name.replace('_', '-')}" for name, value in (keys or {}).items() if value is not None]
+    if own and "plain" not in (mapping, more.get("eval_mapping")):
+        raise Failure(f"{own[0]} goes with --mapping plain; {mapping} has columns of its own", WRONG_USE)
+    try:
+        return DataConfig.model_validate({"train": source, "eval": source, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        said = f"unknown; known: {', '.join(get_args(MappingName))}" if field.endswith("mapping") else first["msg"]
+        raise Failure(f"--{field.replace('_', '-')}: {said} (given {given.get(field)!r})", WRONG_USE) from None
+
+
 def validated(
-    source: str,
-    mapping: str,
+    data: DataConfig,
     against: str | None,
-    against_mapping: str,
     model: Path | None,
     max_tokens: int | None,
     rewards: Sequence[str],
 ) -> PromptReport:
-    """rewards: NAME for all rows but those that name a reward, ROW'S=NAME for those. Raises Failure for what is wrong
-    with the question; what is wrong with the file is in the report."""
+    """Of data.train. against: the other side. rewards: NAME for all rows but those that name a reward, ROW'S=NAME for
+    those. Raises Failure for what is wrong with the question; what is wrong with the file is in the report."""
     try:
         named = {of: parse_reward({"name": name}) for of, _, name in (r.rpartition("=") for r in rewards)}
         return examine_source(
-            source, mapping, against, against_mapping, model=model, max_tokens=max_tokens,
-            reward=named.pop("", None), rewards=named,
+            data, against, model=model, max_tokens=max_tokens, reward=named.pop("", None), rewards=named
         )  # fmt: skip
     except (ConfigProblems, FileFault) as error:
         raise Failure(str(error), WRONG_USE) from None
 
 
-def converted(source: str, out: Path, mapping: str, system: str | None, template: str | None) -> str:
+def converted(data: DataConfig, out: Path) -> str:
     """Raises Failure."""
     try:
-        written = convert_prompts(source, out, mapping, system, template)
+        written = convert_prompts(data, out)
     except (ConfigProblems, OSError) as error:
         raise Failure(str(error), WRONG_USE) from None
     return f"{out}: {len(written):,} prompts"
@@ -73,13 +89,13 @@ def fetched(source: str) -> str:
         raise Failure(f"{source} {error}") from None
 
 
-def overlaps(train: str, evaluation: Sequence[str], mapping: str, n: int) -> dict[str, list[dict[str, object]]]:
-    """Per held-out file the prompts that the training file gives away, with rows as in the files. Raises Failure."""
+def overlaps(data: DataConfig, evaluation: Sequence[str], n: int) -> dict[str, list[dict[str, object]]]:
+    """Per held-out file the prompts that data.train gives away, with rows as in the files. Raises Failure."""
     try:
-        train_rows, train_prompts = numbered(train, mapping)
+        train_rows, train_prompts = numbered(data.train, columns_of(data.train, data, data.mapping))
         found = {}
         for path in evaluation:
-            rows, prompts = numbered(path, mapping)
+            rows, prompts = numbered(path, columns_of(path, data, data.eval_mapping or data.mapping))
             found[path] = [_told(hit, rows, train_rows) for hit in contaminated(train_prompts, prompts, n)]
         return found
     except (ValueError, OSError) as error:

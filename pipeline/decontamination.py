@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.prompts import FileFault, Prompt, RowFault, places, read_prompts
-from pipeline.prompts.mappings import LAYOUTS
+from pipeline.prompts.mappings import Layout
 
 LONGEST, SHORTEST = 13, 8
 _WORD = re.compile(r"\\?[^\W_]+|[+\-*/=<>^%]")
@@ -97,13 +97,12 @@ def runs(words: Sequence[str], n: int) -> list[Gram]:
     return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
 
-def numbered(source: str, mapping: str) -> tuple[list[str], list[Prompt]]:
-    """The rows of what a config's data.train may say, and their prompts. Raises ValueError for one that is none."""
-    if mapping not in LAYOUTS:
-        raise ValueError(f"unknown mapping {mapping!r}; known: {', '.join(LAYOUTS)}")
+def numbered(source: str, by: Layout) -> tuple[list[str], list[Prompt]]:
+    """The rows of what a config's data.train may say, paths from the current folder, and their prompts. Raises
+    ValueError for one that is none."""
     rows, prompts = [], []
     try:
-        for row, prompt in read_prompts(places.find(source)[1], LAYOUTS[mapping]):
+        for row, prompt in read_prompts(places.find(places.from_here(source))[1], by):
             if isinstance(prompt, RowFault):
                 raise ValueError(f"{source}: row {row}: {prompt}")
             rows.append(row)

@@ -6,6 +6,7 @@ from pipeline.prompts.hub import fetch_hub
 from pipeline.prompts.load import (
     Counts,
     check_model_folder,
+    columns_of,
     count_run_prompts,
     load_benchmarks,
     load_prompts,
@@ -35,6 +36,7 @@ __all__ = [
     "RowFault",
     "SetRef",
     "check_model_folder",
+    "columns_of",
     "convert_prompts",
     "count_run_prompts",
     "examine_source",

@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from pipeline.config import ConfigProblems, DataConfig, MappingName
+from pipeline.config import ConfigProblems, DataConfig
 from pipeline.prompts.load import load_prompts
-from pipeline.prompts.mappings import LAYOUTS
+from pipeline.prompts.places import from_here
 from pipeline.prompts.types import Prompt, PromptSet
 
 
-def convert(source: str, out: Path, mapping: str, system: str | None, template: str | None) -> PromptSet:
-    """Reads what a config's data.train may say and writes .jsonl (our columns) or .parquet (verl's). The file appears
-    whole or not at all. Raises ConfigProblems."""
-    given = {"mapping": checked_mapping(mapping), "system": system, "template": template}
-    try:
-        data = DataConfig.model_validate({"train": source, "eval": source, **given})
-    except ValidationError as error:
-        raise ConfigProblems.one("--template", template, str(error.errors()[0]["msg"])) from None
-    prompts = load_prompts(source if ":" in source else str(Path(source).resolve()), data, "IN")
+def convert(data: DataConfig, out: Path) -> PromptSet:
+    """Reads data.train, a path from the current folder, and writes .jsonl (our columns) or .parquet (verl's). The file
+    appears whole or not at all. Raises ConfigProblems."""
+    prompts = load_prompts(from_here(data.train), data, "IN")
     match out.suffix.lower():
         case ".jsonl":
             write_jsonl(prompts.prompts, out)
@@ -32,14 +25,6 @@ def convert(source: str, out: Path, mapping: str, system: str | None, template: 
         case _:
             raise ConfigProblems.one("OUT", str(out), "ends in .jsonl (our columns) or .parquet (verl's layout)")
     return prompts
-
-
-def checked_mapping(name: str) -> MappingName:
-    """Raises ConfigProblems."""
-    for known in LAYOUTS:
-        if known == name:
-            return known
-    raise ConfigProblems.one("--mapping", name, f"unknown; known: {', '.join(LAYOUTS)}")
 
 
 def write_jsonl(prompts: tuple[Prompt, ...], path: Path) -> None:

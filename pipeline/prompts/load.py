@@ -55,8 +55,7 @@ def load_prompts(
     rows_of: dict[tuple[Message, ...] | str, list[str]] = {}
     try:
         name, found = (source.stem, [source]) if isinstance(source, Path) else places.find(source)
-        kept = isinstance(source, str) and source.startswith("set:")
-        by = layout("plain") if kept else layout(mapping or data.mapping, data)
+        by = columns_of(source, data, mapping or data.mapping)
         for row, prompt in read_prompts(found, by, data.system, data.template):
             if isinstance(prompt, Prompt) and rewards is not None and prompt.reward not in (None, *rewards):
                 known = ", ".join(rewards) or "none"
@@ -77,6 +76,12 @@ def load_prompts(
         named = [f"rows {', '.join(rows[:SHOWN])}" for rows in repeated]
         raise refuse(f"{count(len(repeated), 'prompt')} more than once ({some(named)}); keep each once")
     return PromptSet(name=name, prompts=tuple(sorted(prompts, key=lambda p: p.id)))
+
+
+def columns_of(source: str | Path, data: DataConfig, mapping: MappingName) -> Layout:
+    """An uploaded set was mapped when it was uploaded."""
+    kept = isinstance(source, str) and source.startswith("set:")
+    return layout("plain") if kept else layout(mapping, data)
 
 
 def read_prompts(

@@ -55,6 +55,11 @@ def sets_of(config: RunConfig) -> list[SetRef]:
     return [ref for source in sources if (ref := set_ref(source)) is not None]
 
 
+def from_here(source: str) -> str:
+    """What somebody at a terminal writes, as a config would: paths are taken from the current folder."""
+    return source if source.startswith(("set:", "hub:")) else str(Path(source).resolve())
+
+
 def find(source: str) -> tuple[str, list[Path]]:
     """(name for people, files) of what a config's data.train or data.eval says. Raises FileFault."""
     if (ref := set_ref(source)) is not None:

@@ -10,11 +10,10 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
-from pipeline.config import ConfigProblems, MappingName, parse_reward
-from pipeline.prompts.convert import checked_mapping
-from pipeline.prompts.load import read_prompts
-from pipeline.prompts.mappings import Layout, layout
-from pipeline.prompts.places import SetRef, find
+from pipeline.config import ConfigProblems, DataConfig, parse_reward
+from pipeline.prompts.load import columns_of, read_prompts
+from pipeline.prompts.mappings import LAYOUTS, Layout, layout
+from pipeline.prompts.places import SetRef, find, from_here
 from pipeline.prompts.tokenizer import ChatTokenizer
 from pipeline.prompts.types import FaultKind, FileFault, Message, Prompt, RowFault
 from pipeline.rewards import Response, RewardConfig, Scorer, Verdict
@@ -96,12 +95,12 @@ class PromptReport(BaseModel):
 @dataclass
 class Questions:
     """What to look for besides the file itself. against: files of the other side (train or held-out), in the columns of
-    against_mapping. rewards: what rows mean by the names of rewards that they give; one that is not there and is the
+    against_by. rewards: what rows mean by the names of rewards that they give; one that is not there and is the
     name of a reward means that one with its defaults. model: a model folder, for lengths; max_tokens: unset means the
     model's context."""
 
     against: Sequence[Path] = ()
-    against_mapping: MappingName = "plain"
+    against_by: Layout = LAYOUTS["plain"]
     reward: RewardConfig | None = None
     rewards: Mapping[str, RewardConfig] = field(default_factory=dict)
     model: Path | None = None
@@ -180,31 +179,25 @@ def examine(paths: Sequence[Path], by: Layout, ask: Questions) -> tuple[PromptRe
 
 
 def examine_source(
-    source: str,
-    mapping: str,
+    data: DataConfig,
     against: str | None,
-    against_mapping: str,
     *,
     model: Path | None,
     max_tokens: int | None,
     reward: RewardConfig | None,
     rewards: Mapping[str, RewardConfig],
 ) -> PromptReport:
-    """`pilot data validate`: sources as configs write them, paths from the current folder. Raises ConfigProblems for an
-    unknown mapping, FileFault for a source that is not there."""
-
-    def found(where: str) -> list[Path]:
-        return find(where if where.startswith(("set:", "hub:")) else str(Path(where).resolve()))[1]
-
+    """`pilot data validate`: of data.train, read as data says. against: as data.eval. Paths are taken from the current
+    folder. Raises FileFault for a source that is not there."""
     ask = Questions(
-        against=found(against) if against is not None else (),
-        against_mapping=checked_mapping(against_mapping),
+        against=find(from_here(against))[1] if against is not None else (),
+        against_by=columns_of(against or "", data, data.eval_mapping or data.mapping),
         reward=reward,
         rewards=rewards,
         model=model,
         max_tokens=max_tokens,
     )
-    return examine(found(source), layout(checked_mapping(mapping)), ask)[0]
+    return examine(find(from_here(data.train))[1], columns_of(data.train, data, data.mapping), ask)[0]
 
 
 def preview(prompt: Prompt) -> PreviewRow:
@@ -233,7 +226,7 @@ def _held_out(placed: _Placed, ask: Questions, findings: _Findings) -> None:
         return
     other: dict[str, str] = {}
     try:
-        for row, prompt in read_prompts(ask.against, layout(ask.against_mapping), ask.system, ask.template):
+        for row, prompt in read_prompts(ask.against, ask.against_by, ask.system, ask.template):
             if isinstance(prompt, Prompt):
                 other.setdefault(key_of(prompt), row)
     except FileFault as error:

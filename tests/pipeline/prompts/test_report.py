@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.data import converted, fetched, validated
+from cli.data import converted, described, fetched, validated
 from cli.failure import Failure
 from pipeline.config import ConfigProblems, DataConfig
 from pipeline.prompts import load_prompts
@@ -42,7 +42,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         write(tmp_path / "a.jsonl", ROWS),
         write(tmp_path / "b.jsonl", [{"prompt": "WHAT IS two?", "answer": "2"}]),
     )
-    report = validated(source, "plain", other, "plain", POLICY, 256, ["numeric"])
+    report = validated(described(source, "plain"), other, POLICY, 256, ["numeric"])
     assert {f.kind: [row.row for row in f.rows] for f in report.findings} == {
         "no_answer": ["8"], "repeated": ["6"], "contradicting": ["7"], "held_out": ["2", "3"], "alike": ["3"],
         "too_long": ["5"], "bad_answer": ["3"], "replaced": ["4"],
@@ -50,12 +50,13 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert not report.accepted and (report.n_rows, report.n_prompts) == (8, 5)
     words = report.text("a.jsonl")
     assert "row 7: is in row 1, too, with the answer '2', here '3'" in words and words.endswith("\n\nnot accepted")
-    only_warnings = validated(write(tmp_path / "c.jsonl", ROWS[:5]), "plain", other, "plain", POLICY, 256, ["numeric"])
+    warned = described(write(tmp_path / "c.jsonl", ROWS[:5]), "plain")
+    only_warnings = validated(warned, other, POLICY, 256, ["numeric"])
     assert only_warnings.accepted and not any(f.refuses for f in only_warnings.findings)
     with pytest.raises(Failure, match="unknown; known: plain, verl"):
-        validated(source, "mnist", None, "plain", None, None, [])
+        described(source, "mnist")
     assert "not checked: prompt lengths: the model's tokenizer cannot be read" in validated(
-        source, "plain", None, "plain", tmp_path, None, []
+        described(source, "plain"), None, tmp_path, None, []
     ).text("a")
 
 
@@ -71,23 +72,22 @@ def test_rows_that_name_a_reward_are_checked_by_it(tmp_path: Path) -> None:
             {"prompt": "c", "answer": "7", "reward": "letter"}, {"prompt": "d", "answer": "no", "reward": "code"},
             {"prompt": "e", "answer": "1", "reward": "mine"}]  # fmt: skip
     source = write(tmp_path / "a.jsonl", rows)
-    report = validated(source, "plain", None, "plain", None, None, ["numeric", "letter=choice"])
+    report = validated(described(source, "plain"), None, None, None, ["numeric", "letter=choice"])
     (found,) = report.findings
     assert report.accepted and [row.row for row in found.rows] == ["1", "3", "4"]
     assert "by the reward 'letter': the reference answer has no letter" in found.rows[1].message
     assert "not known here (1 name 'mine'); give letter=choice" in report.unchecked[0]
-    alone = validated(source, "plain", None, "plain", None, None, [])
+    alone = validated(described(source, "plain"), None, None, None, [])
     assert [row.row for row in alone.findings[0].rows] == ["4"], "a name that is a reward's own needs no explanation"
     with pytest.raises(Failure, match="unknown reward 'chioce'"):
-        validated(source, "plain", None, "plain", None, None, ["letter=chioce"])
+        validated(described(source, "plain"), None, None, None, ["letter=chioce"])
 
 
 def test_converted_by_the_command(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", ROWS[:2])
-    assert converted(source, tmp_path / "b.parquet", "plain", None, None) == f"{tmp_path / 'b.parquet'}: 2 prompts"
+    assert converted(described(source, "plain"), tmp_path / "b.parquet") == f"{tmp_path / 'b.parquet'}: 2 prompts"
     with pytest.raises(Failure, match="no {prompt}"):
-        converted(source, tmp_path / "c.jsonl", "plain", None, "x")
-    assert not (tmp_path / "c.jsonl").exists()
+        described(source, "plain", template="x")
 
 
 def test_a_data_set_of_the_hub(home: Path, hub: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
