@@ -117,6 +117,11 @@ def markdown(words: str) -> str:
     return "".join(f"\\{c}" if c in r"\`*_{}[]()<>#+-.!|:$~^=&" else c for c in words)
 
 
+def sentence(words: str) -> str:
+    """With a capital at its beginning; all else stays as it is, other than with capitalize()."""
+    return words[:1].upper() + words[1:]
+
+
 def shorten(words: str, most: int) -> str:
     """On one line, at most so many characters."""
     line = " ".join(words.split())

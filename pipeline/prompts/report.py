@@ -23,6 +23,7 @@ from pipeline.rewards.types import Question
 
 SHOWN: Final = 20
 PREVIEW: Final = 5
+LENGTHS: Final = "prompt lengths"
 _CUT: Final = 2000  # characters of a prompt that a preview shows
 
 WORDS: Final[dict[FaultKind, str]] = {
@@ -79,11 +80,19 @@ class PromptReport(BaseModel):
     unchecked: list[str] = Field(description="What was asked for and could not be checked, and why.")
     preview: list[PreviewRow]
 
+    @property
+    def length(self) -> str:
+        """Of the longest prompt, in words."""
+        if self.longest is not None:
+            return f"longest prompt: {self.longest:,} tokens"
+        tried = not self.n_prompts or any(what.startswith(LENGTHS) for what in self.unchecked)
+        return "length: not counted" if tried else "length: not counted, no model given"
+
     def text(self, name: str) -> str:
         """For a terminal."""
         lines = [f"{name}: {self.n_prompts:,} prompts in {self.n_rows:,} rows"]
         lines += [f"cannot be read to its end: {self.fault}"] if self.fault else []
-        lines += [f"longest prompt: {self.longest:,} tokens"] if self.longest is not None else []
+        lines.append(self.length)
         for finding in self.findings:
             lines += ["", f"{'refused' if finding.refuses else 'warning'}: {finding.title} ({finding.n:,})"]
             lines += [f"  row {found.row}: {found.message}" for found in finding.rows]
@@ -246,7 +255,7 @@ def _too_long(placed: _Placed, ask: Questions, findings: _Findings) -> int | Non
         some = (prompts[start : start + 1000] for start in range(0, len(prompts), 1000))  # not all tokens at once
         counts = [len(tokens) for part in some for tokens in tokenizer.encode(part)]
     except FileFault as error:
-        raise FileFault(f"prompt lengths: {error}") from None
+        raise FileFault(f"{LENGTHS}: {error}") from None
     limit = ask.max_tokens or tokenizer.limit
     for (row, _), n in zip(placed, counts, strict=True):
         if limit is not None and n > limit:

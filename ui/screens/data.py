@@ -69,7 +69,9 @@ def _one(stored: PromptSetDetail) -> None:
         blocks.meter("Prompts", text.hover(stored.n_prompts)),
         blocks.meter("Size", text.size(stored.n_bytes)),
         blocks.meter(
-            "Longest", text.hover(stored.report.longest), "tokens" if stored.report.longest else "not counted"
+            "Longest",
+            text.hover(stored.report.longest),
+            "tokens" if stored.report.longest else stored.report.length.removeprefix("length: "),
         ),
         blocks.meter("Runs", text.hover(stored.n_runs)),
     ]
@@ -86,7 +88,8 @@ def _rows(stored: PromptSetDetail) -> None:
     key = f"data.offset.{stored.version}"
     offset = st.session_state.get(key, 0)
     part = client().prompt_set_rows(stored.name, stored.version, offset, ROWS)
-    _prompts(part.rows, f"Prompts {offset + 1:,} to {offset + len(part.rows):,}, by id")
+    with st.container(key="whole-table"):
+        _prompts(part.rows, f"Prompts {offset + 1:,} to {offset + len(part.rows):,}, by id")
     with st.container(horizontal=True, horizontal_alignment="right"):
         if st.button("Before", icon=":material/chevron_left:", disabled=offset == 0):
             st.session_state[key] = max(0, offset - ROWS)
@@ -162,6 +165,11 @@ def _query(file: str, known: Sequence[PromptSetOut]) -> dict[str, str | None]:
     against = columns[2].selectbox("Find prompts also in", list(refs), key="data.against")
     query: dict[str, str | None] = {"mapping": mapping, "reward": None if reward == "none" else reward}
     query["against"] = refs[against]
+    model = st.text_input(
+        "Count tokens as this model does", key="data.model", placeholder="pipeline/bundled/policy",
+        help="Its folder, as model.path of a config; prompts longer than its context are found, chat template and all.",
+    )  # fmt: skip
+    query["model"] = model.strip() or None
     if mapping == "plain":
         fields = st.columns(4)
         for place, (key, label) in zip(
@@ -180,7 +188,11 @@ def _query(file: str, known: Sequence[PromptSetOut]) -> dict[str, str | None]:
 
 def _checked(file: str, content: bytes, query: dict[str, str | None], report: PromptReport) -> None:
     if report.accepted:
-        st.success(f"{report.n_prompts:,} prompts, all of them can be used", icon=":material/check_circle:")
+        one = report.n_prompts == 1
+        st.success(
+            "1 prompt, it can be used" if one else f"{report.n_prompts:,} prompts, all of them can be used",
+            icon=":material/check_circle:",
+        )
     else:
         why = f": the file {text.markdown(report.fault)}" if report.fault else ""
         st.error(
@@ -188,6 +200,7 @@ def _checked(file: str, content: bytes, query: dict[str, str | None], report: Pr
             "or not at all, so mend the rows below and choose the file again.",
             icon=":material/error:",
         )
+    st.caption(text.sentence(report.length))
     _findings(report)
     if report.preview:
         _prompts(report.preview, "The first prompts, as they were read")
@@ -215,7 +228,7 @@ def _findings(report: PromptReport) -> None:
     """Bad rows by number and fault; warnings after what refuses the file."""
     for finding in sorted(report.findings, key=lambda f: not f.refuses):
         with st.expander(
-            f"{finding.title.capitalize()}: {finding.n:,}",
+            f"{text.sentence(finding.title)}: {finding.n:,}",
             expanded=finding.refuses,
             icon=":material/error:" if finding.refuses else ":material/warning:",
         ):

@@ -49,6 +49,10 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     }  # fmt: skip
     assert not report.accepted and (report.n_rows, report.n_prompts) == (8, 5)
     words = report.text("a.jsonl")
+    assert "\nlongest prompt: " in words
+    assert "\nlength: not counted, no model given\n" in validated(
+        described(source, "plain"), None, None, None, []
+    ).text("a")
     assert "row 7: is in row 1, too, with the answer '2', here '3'" in words and words.endswith("\n\nnot accepted")
     warned = described(write(tmp_path / "c.jsonl", ROWS[:5]), "plain")
     only_warnings = validated(warned, other, POLICY, 256, ["numeric"])
