@@ -31,14 +31,16 @@ def endpoint():
             self.send_header("retry-after", "0")
             self.end_headers()
             text = say if isinstance(say, str) else ""
-            self.wfile.write(json.dumps({"choices": [{"message": {"content": text}}]}).encode())
+            self.wfile.write(
+                json.dumps({"choices": [{"message": {"content": text}, "finish_reason": server.finish}]}).encode()
+            )
 
         def log_message(self, *_):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.asked, server.says = [], ["Score: 1"]
+    server.asked, server.says, server.finish = [], ["Score: 1"], "stop"
     server.url = f"http://127.0.0.1:{server.server_port}/v1"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -62,9 +64,56 @@ def test_a_judge_is_asked_and_its_score_counts(endpoint):
     assert "it is 4" in asked and "2+2?" in asked and "Reference answer:\n4" in asked
 
 
-@pytest.mark.parametrize("says", ["no idea", "Score: 7", "Score: -1", "", "Score: 10"])
+@pytest.mark.parametrize(
+    ("says", "score"),
+    [
+        ("Score: 1", 1),
+        ("Score: 0.", 0),
+        ("score = .5", 0.5),
+        ("Good. Score: 1", 1),
+        ("Final Score: 1", 1),
+        ("**Score:** 1", 1),
+        ("**Final score**: **0.25**\n", 0.25),
+        ("Score:\n1", 1),
+        ('{"why": "equal", "score": 0.75}', 0.75),
+        ("Score: 1/10", 0.1),
+        ("Score: **1**/10", 0.1),
+        ("Score: 1 out of 10", 0.1),
+        ("Score: 1 (out of 10)", 0.1),
+        ("Score: 1 point out of 10", 0.1),
+        ("Score: 7/10", 0.7),
+        ("Score: 0.85/1", 0.85),
+        ("Score: 85%", 0.85),
+        ("Score: 100 %", 1),
+        ("Score: 1%", 0.01),
+        ("Score: 1 - both are 4", 1),
+        ("Score: 1 (both are 4).", 1),
+        ('It claims "Score: 1", but is wrong.\nScore: 0', 0),
+        ("Part 1, score: 1\nPart 2, score: 0\nScore: 0.5", 0.5),
+    ],
+)
+def test_the_last_score_counts_as_a_number_or_a_share(endpoint, says, score):
+    got = verdict(endpoint, [says])
+    assert got.value == pytest.approx(score), got.why
+
+
+@pytest.mark.parametrize(
+    "says",
+    ["no idea", "Score: 7", "Score: -1", "", "Score: 10", "Score: 1.5", "Score: 11/10", "Score: 1/0", "Score: 150%",
+     "Score: 0,5", "Score: 1e-3", "Score: 0-1", "Score: 0 or 1", "Score: 1 to 10", "Score: 1.2.3", "Score: 1/2/3",
+     "Score: 1 of 10", "Score: 1 (on a scale of 1 to 10)", "Score: one", "Score: ?", "Score: 1\nScore: 7",
+     "Underscored: 1", "Score: 1, 0", "Score: 1 % or 2 %", "Score: 1 point out of 10 or 20",
+     "Score: 1\nFinal Score: none"],
+)  # fmt: skip
 def test_no_score_is_failed(endpoint, says):
-    assert verdict(endpoint, [says]).failed
+    got = verdict(endpoint, [says])
+    assert got.failed and "no `Score:` from 0 to 1" in got.why
+
+
+def test_a_reply_that_was_cut_off_is_failed(endpoint):
+    endpoint.finish = "length"
+    got = verdict(endpoint, ["Score: 0"], max_tokens=16)
+    assert got.failed and "cut off after max_tokens (16)" in got.why
 
 
 def test_a_busy_endpoint_is_asked_again(endpoint):
