@@ -9,7 +9,8 @@ from typing import Any
 
 import streamlit as st
 
-from ui.form import Field, Group, config_of, fits, lookup, with_unknown, written
+from ui.form import Field, Group, config_of, fits, lookup, read_yaml, with_unknown, written
+from ui.text import yaml as to_yaml
 
 YAML_KEY = "new.yaml"
 
@@ -17,62 +18,100 @@ YAML_KEY = "new.yaml"
 class Draft:
     """The config being edited. A new `version` gives every widget a fresh start from `initial`.
 
-    told: the config that the YAML text stands for; None: the text is new, and stands for what the form shows next.
+    source, title: what it was loaded from, "preset NAME" or "run ID", and how a person calls that.
+    said: what the form said last. loaded: what it said before anything was edited.
+    told: the config that the YAML text stands for; None: the text is new, and stands for what the form says next.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.source = ""
+        self.title = ""
         self.initial: dict[str, Any] = {}
+        self.form: list[Group] = []
+        self.said: dict[str, Any] | None = None
+        self.loaded: dict[str, Any] | None = None
+        self.text = ""
+        self.text_drawn = False
         self.told: dict[str, Any] | None = {}
         self.yaml_problem = ""
 
-    def load(self, config: dict[str, Any], source: str | None = None) -> None:
+    def load(self, config: dict[str, Any], source: str, title: str) -> None:
+        self._start_from(config)
+        self.source, self.title = source, title
+        self.loaded = None
+
+    def load_text(self, text: str) -> None:
+        """The same from YAML that a person wrote: their text stays as they wrote it, and what was loaded is known."""
+        self.text = text
+        try:
+            self._start_from(read_yaml(text))
+        except ValueError as error:
+            self.yaml_problem = str(error)
+        else:
+            self.told = None
+
+    def _start_from(self, config: dict[str, Any]) -> None:
         self.version += 1
         self.initial = config
-        self.source = self.source if source is None else source
+        self.said = None
         self.told = {}
         self.yaml_problem = ""
 
-    def load_text(self, config: dict[str, Any]) -> None:
-        """The same from YAML that a person wrote: their text stays as they wrote it."""
-        self.load(config)
-        self.told = None
+    def recover(self) -> None:
+        """Once Streamlit has forgotten the widgets, for another page was drawn: they start from what was said last."""
+        if self.said is not None and not any(str(key).startswith(self.key("")) for key in st.session_state):
+            self.version += 1
+            self.initial = self.said
 
     def config(self, form: list[Group]) -> dict[str, Any]:
         """What the form says, and what the loaded config says that no field of the form shows."""
-        return with_unknown(form, config_of(form, self.value), self.initial)
+        self.form = form
+        self.said = self._now()
+        self.loaded = self.said if self.loaded is None else self.loaded
+        self.told = self.said if self.told is None else self.told
+        return self.said
 
-    def tells_anew(self, config: dict[str, Any]) -> bool:
-        """Whether the YAML text has to be written anew, for the form has changed since."""
-        if self.told is None or self.yaml_problem:
-            self.told = config if self.told is None else self.told
-            return False
-        changed, self.told = self.told != config, config
-        return changed or YAML_KEY not in st.session_state
+    def is_edited(self) -> bool:
+        return bool(self.yaml_problem) or (self.loaded is not None and self._now() != self.loaded)
+
+    def _now(self) -> dict[str, Any]:
+        return with_unknown(self.form, config_of(self.form, self.value), self.initial)
+
+    def put_text(self, config: dict[str, Any]) -> None:
+        """Gives the text area, right before it is drawn, the YAML that it does not show yet.
+
+        A run that ends before it has drawn the text area has shown nothing: hence `text_drawn`, set after.
+        """
+        if not self.yaml_problem and self.told != config:
+            self.text, self.text_drawn, self.told = to_yaml(config), False, config
+        if not self.text_drawn or YAML_KEY not in st.session_state:
+            self.text_drawn = False
+            st.session_state[YAML_KEY] = self.text
 
     def key(self, field_id: str) -> str:
         return f"draft{self.version}.{field_id}"
 
     def value(self, field: Field) -> Any:
-        """What the field's widget holds; before it is drawn, what it will start with.
-
-        A value that the widget cannot show stands until the widget is touched, so that the API names it.
+        """What the field's widget holds. Until it is touched, what was loaded: as it was, and also what the widget
+        cannot show, so that the API names it.
         """
         start = self.start(field)
         held = st.session_state.get(self.key(field.id), start)
-        given = lookup(self.initial, field.path, field.default)
-        if held == start and self._is_chosen(field) and not fits(field, given):
-            return given
+        if held == start and self._is_chosen(field):
+            return lookup(self.initial, field.path, field.default)
         return written(field, held)
 
     def start(self, field: Field) -> Any:
-        if not self._is_chosen(field):
-            return field.default
-        value = lookup(self.initial, field.path, field.default)
-        if field.kind == "number" and isinstance(value, int | float) and not isinstance(value, bool):
+        """What the field's widget starts with: text where a person writes text."""
+        value = lookup(self.initial, field.path, field.default) if self._is_chosen(field) else field.default
+        if not fits(field, value):
+            value = field.default
+        if field.kind == "mapping" and not isinstance(value, str):
+            return to_yaml(value) if value else ""
+        if field.kind == "number" and value is not None:
             return float(value)
-        return value if fits(field, value) else field.default
+        return value or "" if field.kind == "text" else value
 
     def _is_chosen(self, field: Field) -> bool:
         """Whether the field is of the member of the union that the loaded config chose."""

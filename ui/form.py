@@ -168,6 +168,19 @@ def with_unknown(form: list[Group], config: dict[str, Any], given: dict[str, Any
     return add(config, given, "")
 
 
+def place_of(text: str, path: str) -> str:
+    """', line 3, "steps: 0"': where in YAML the field at a dotted path is. A text box has no numbers to count by."""
+    line = line_of(text, path)
+    return f", {_quoted(text, line)}" if line else ""
+
+
+def _quoted(text: str, line: int) -> str:
+    words = text.split("\n")[line - 1 : line]
+    shown = " ".join("".join(words).split())
+    shown = f"{shown[:79]}…" if len(shown) > 80 else shown
+    return f'line {line}, "{shown}"' if shown else f"line {line}"
+
+
 def line_of(text: str, path: str) -> int | None:
     """The line of YAML, from 1, on which the field at a dotted path is, or the section that lacks it."""
     try:
@@ -201,7 +214,7 @@ def read_yaml(text: str) -> dict[str, Any]:
         keys = (re.match(r"\s*(?:- )?([\w.]+)\s*:", line) for line in reversed(lines))
         near = next((found[1] for found in keys if found), None)
         field = f", at {near!r}" if near else ""
-        raise ValueError(f"This is not YAML in line {mark.line + 1}{field}: {why}.") from None
+        raise ValueError(f"This is not YAML in {_quoted(text, mark.line + 1)}{field}: {why}.") from None
     if not isinstance(config, dict):
         raise ValueError("A config is a mapping of fields, such as `seed: 0`.")
     return {str(key): value for key, value in config.items()}
@@ -243,11 +256,12 @@ def fits(f: Field, value: Any) -> bool:
     if f.kind == "choices":
         return isinstance(value, list) and all(v in f.options for v in value)
     if f.kind == "mapping":
-        return isinstance(value, dict | list)
+        return isinstance(value, dict | list | str)
     if f.kind == "text":
         return isinstance(value, str)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole or (f.kind == "number" and isinstance(value, float))
+    known = whole or (f.kind == "number" and isinstance(value, float))
+    return known and abs(value) < 2**53  # a browser counts no further; neither infinite nor not a number
 
 
 def written(f: Field, value: Any) -> Any:
@@ -314,8 +328,11 @@ def _leaf(node: Schema, path: str, required: bool, variant: str) -> Field:
     kinds: dict[str, Kind] = {
         "integer": "integer", "number": "number", "boolean": "flag", "array": "choices", "object": "mapping",
     }  # fmt: skip
-    options = tuple(node.get("enum", ()) or node.get("items", {}).get("enum", ()))
-    kind = "choice" if "enum" in node else kinds.get(node.get("type", ""), "text")
+    named = node.get("enum") or ([node["const"]] if "const" in node else [])
+    options = tuple(named or node.get("items", {}).get("enum", ()))
+    if named and nullable:
+        options = (None, *options)
+    kind = "choice" if named else kinds.get(node.get("type", ""), "text")
     if kind == "choices" and not options:
         kind = "mapping"  # a list of sections: written as YAML too
     return Field(

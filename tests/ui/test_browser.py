@@ -351,6 +351,41 @@ def test_a_run_is_started_in_the_browser(
     assert made.steps_budget == 9 and f"run={made.id}" in page.url
 
 
+def test_what_is_typed_while_the_api_is_away_is_kept(
+    dashboard: str, watched: Watched, api: ApiServer, config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [{"name": "small", "group": "", "title": "Small", "description": "A small run.", "config": config}]
+    monkeypatch.setattr("api.routes.config.presets", lambda: given)
+    page = watched.page
+
+    def field(label: str) -> Any:
+        return page.get_by_label(label, exact=True)
+
+    def type_in(label: str, words: str) -> None:
+        field(label).fill(words)
+        field(label).press("Enter")
+
+    page.goto(f"{dashboard}/new")
+    type_in("Name", "typed before")
+    expect(field("Config as YAML")).to_have_value(re.compile("name: typed before"))
+    api.stop()
+    type_in("Seed", "3")
+    expect(page.locator(".pc-banner")).to_contain_text("does not answer")
+    expect(field("Config as YAML")).to_have_value(re.compile("seed: 3"))
+    page.get_by_role("link", name="Data", exact=True).first.click()
+    expect(page.locator(".pc-banner")).to_contain_text("does not answer")
+    expect(field("Seed")).to_have_count(0)
+    api.start()
+    page.get_by_role("link", name="New run", exact=True).first.click()
+    expect(page.locator(".st-key-start-run button:visible")).to_be_enabled()
+    expect(page.locator(".pc-banner")).to_have_count(0)
+    expect(field("Name")).to_have_value("typed before")
+    expect(field("Seed")).to_have_value("3")
+    expect(field("Config as YAML")).to_have_value(re.compile("name: typed before\nseed: 3"))
+    type_in("Seed", "4")
+    expect(field("Config as YAML")).to_have_value(re.compile("seed: 4"))
+
+
 def test_runs_are_found_ticked_and_compared(
     dashboard: str, watched: Watched, engine: sa.Engine, config: Any, tmp_path: Path
 ) -> None:

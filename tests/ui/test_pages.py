@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
+import streamlit as st
 import yaml
+from pydantic import BaseModel
 from streamlit.testing.v1 import AppTest
 
 from api.client import ApiError, Client
@@ -49,6 +51,10 @@ def html(app: AppTest) -> str:
 def problems(app: AppTest) -> list[str]:
     """What is told at fields."""
     return [h for h in html(app).split("\n") if h.startswith('<div class="pc-field-problem"')]
+
+
+def address(app: AppTest) -> dict[str, str]:
+    return {key: value if isinstance(value, str) else value[0] for key, value in app.query_params.items()}
 
 
 def labels(app: AppTest) -> list[str]:
@@ -605,7 +611,7 @@ def test_faults_in_yaml_are_told_by_line_and_field_and_nothing_is_lost(api: ApiS
     last = len(theirs.splitlines())
     words = app.error[0].value.replace("\\", "")
     assert f"line {last}" in words and "budgets" in words and "did you mean 'budget'?" in words
-    assert f"Seed (seed)**, line {last - 1}" in words, "also what the form's widget cannot show"
+    assert f'Seed (seed)**, line {last - 1}, "seed: many"' in words, "also what the form's widget cannot show"
     assert app.text_area(key="new.yaml").value == theirs
     widget(app, "number_input", "budget.steps").set_value(9)
     app = checked(app.run())
@@ -617,7 +623,8 @@ def test_faults_in_yaml_are_told_by_line_and_field_and_nothing_is_lost(api: ApiS
 
     broken = "name: x\nbudget:\n  steps: [1\nseed: 0\n"
     app = write_yaml(app, broken)
-    assert "not YAML in line 4, at 'seed'" in app.error[0].value and app.button(key="start-run").disabled
+    words = app.error[0].value.replace("\\", "")
+    assert """not YAML in line 4, "seed: 0", at 'seed'""" in words and app.button(key="start-run").disabled
     assert app.text_area(key="new.yaml").value == broken and widget(app, "number_input", "seed").disabled
     assert len(app.error) == 1 and not problems(app), "the problems of the text before are gone"
     app = write_yaml(app, "just words")
@@ -653,13 +660,125 @@ def test_a_clone(api: ApiServer, preset: dict[str, Any], running: Story) -> None
         app = open_page("new_run", **{name: str(running.id)})
         assert widget(app, "number_input", "method.n_commit").value == 24
         assert widget(app, "text_input", "name").value == "demo"
+        assert "clone of demo" in app.success[0].value
+        (link,) = (link.proto for link in app.get("page_link") if link.proto.label.startswith("The run of this clone"))
+        assert link.page == "run" and str(running.id) in link.query_string
+        assert app.selectbox(key="recent-run").value == str(running.id)
     app = click(app, "use-small")
-    assert "from" not in app.query_params
+    assert address(app) == {"preset": "small"} and app.selectbox(key="recent-run").value is None
     recent = app.selectbox(key="recent-run")
     assert len(recent.options) == 1 and "Pilot-Commit, step 12, running" in recent.options[0]
-    checked(recent.select_index(0).run())
-    assert app.button(key="use-recent-run").label == "Use this"
-    assert click(app, "use-recent-run").button(key="use-recent-run").label == "Chosen"
+    app = checked(recent.select_index(0).run())
+    assert app.button(key="use-recent-run").label == "Chosen" and "clone of demo" in app.success[0].value
+    assert address(app) == {"clone": str(running.id)}
+    assert "cannot be cloned" in open_page("new_run", clone=str(uuid.uuid4())).warning[0].value
+
+
+def test_what_is_chosen_is_loaded_and_own_edits_are_asked_for(
+    api: ApiServer, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [
+        {"name": name, "group": group, "title": name.title(), "description": "", "config": config | {"seed": seed}}
+        for name, group, seed in (("small", "", 1), ("paper", "A paper", 2), ("other", "A paper", 3))
+    ]
+    monkeypatch.setattr("api.routes.config.presets", lambda: given)
+    app = open_page("new_run")
+    assert app.success[0].value == "Ready to start: **preset Small**" and not app.query_params
+    app = checked(app.selectbox(key="paper-preset").select("paper").run())
+    assert widget(app, "number_input", "seed").value == shown_yaml(app)["seed"] == 2
+    assert app.success[0].value == "Ready to start: **preset Paper**" and address(app) == {"preset": "paper"}
+    widget(app, "number_input", "seed").set_value(7)
+    app = checked(app.selectbox(key="paper-preset").select("other").run())
+    assert widget(app, "number_input", "seed").value == shown_yaml(app)["seed"] == 7, "even edited in the same moment"
+    assert app.warning[0].value == "The draft is still **preset Paper**, with your edits."
+    assert app.success[0].value == "Ready to start: **preset Paper**, with your edits"
+    assert app.button(key="use-small").label == app.button(key="use-paper-preset").label == "Replace my edits"
+    app = click(app, "use-paper-preset")
+    assert widget(app, "number_input", "seed").value == 3 and not app.warning
+    assert app.success[0].value == "Ready to start: **preset Other**" and address(app) == {"preset": "other"}
+    app = open_page("new_run", preset="other")
+    assert widget(app, "number_input", "seed").value == 3 and app.selectbox(key="paper-preset").value == "other"
+
+
+def test_nothing_that_is_typed_is_lost_while_the_api_is_away(api: ApiServer, preset: dict[str, Any]) -> None:
+    app = open_page("new_run")
+    widget(app, "text_input", "name").set_value("typed before")
+    app = checked(app.run())
+    api.stop()
+    widget(app, "number_input", "seed").set_value(3)
+    app = checked(app.run())
+    assert "The API does not answer" in html(app) and "Not checked" in app.warning[0].value
+    assert app.button(key="start-run").disabled and not app.success
+    st.cache_resource.clear()  # as a minute later
+    app = write_yaml(app, yaml.safe_dump(shown_yaml(app) | {"budget": {"steps": 9}}) + "# mine\n")
+    widget(app, "number_input", "update.batch_prompts").set_value(17)
+    app = checked(app.run())
+    for is_back in (False, True):
+        if is_back:
+            api.start()
+            app = checked(app.run())
+        assert widget(app, "text_input", "name").value == shown_yaml(app)["name"] == "typed before"
+        assert widget(app, "number_input", "seed").value == shown_yaml(app)["seed"] == 3
+        assert widget(app, "number_input", "budget.steps").value == shown_yaml(app)["budget"]["steps"] == 9
+        assert shown_yaml(app)["update"]["batch_prompts"] == 17
+    assert "Ready to start" in app.success[0].value and "does not answer" not in html(app)
+
+
+def test_a_draft_outlives_a_look_at_another_page(api: ApiServer, preset: dict[str, Any]) -> None:
+    def away_and_back(app: AppTest) -> AppTest:
+        checked(app.switch_page("screens/data.py").run())
+        app.switch_page("screens/new_run.py")
+        return checked(app.run())
+
+    app = open_page("new_run")
+    widget(app, "number_input", "seed").set_value(3)
+    app = away_and_back(checked(app.run()))
+    assert widget(app, "number_input", "seed").value == shown_yaml(app)["seed"] == 3
+    assert app.success[0].value.endswith("with your edits")
+    theirs = yaml.safe_dump(preset | {"seed": 4}) + "# mine\n"
+    app = away_and_back(write_yaml(app, theirs))
+    assert widget(app, "number_input", "seed").value == 4 and app.text_area(key="new.yaml").value == theirs
+    app = away_and_back(write_yaml(app, "seed: [5"))
+    assert "not YAML" in app.error[0].value and app.text_area(key="new.yaml").value == "seed: [5"
+
+
+def null_of(section: type[BaseModel], **chosen: type[BaseModel]) -> dict[str, Any]:
+    """A section with null in every field that may be null; chosen: members of its unions."""
+    fields: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        inner = chosen.get(name, field.annotation)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            fields[name] = null_of(inner) | ({"name": inner.model_fields["name"].default} if name in chosen else {})
+        elif type(None) in get_args(inner):
+            fields[name] = None
+    return fields
+
+
+def test_the_form_changes_nothing_by_itself(api: ApiServer) -> None:
+    """Config to form to config, for each preset and with null wherever that is allowed, twice as by reruns."""
+    least: dict[str, Any] = {"model": {"path": "m"}, "data": {"train": "t", "eval": "e"}}
+    lines = {"template": "{prompt}\n\nSo: ", "system": "a\nb"}
+    judged = {"name": "b", "data": "x", "temperature": None, "reward": None}
+    configs = [p["config"] for p in run_config.presets()]
+    configs += [
+        run_config.merge(null_of(run_config.RunConfig, method=method, engine=engine), least)
+        for method, engine in zip(
+            (run_config.GrpoMethod, run_config.DapoMethod, run_config.PilotCommitMethod),
+            (run_config.TorchEngine, run_config.VerlEngine, run_config.VerlEngine),
+            strict=True,
+        )
+    ]
+    configs.append(run_config.merge(least, {"data": lines, "evaluation": {"benchmarks": [judged]}}))
+    assert any(
+        c["data"].get("eval_mapping", "") is None and c["update"]["off_policy_cap"] is None for c in configs[-4:-1]
+    )
+    app = open_page("new_run")
+    for config in configs:
+        whole = run_config.parse_config(config).model_dump(mode="json")
+        app = checked(write_yaml(app, yaml.safe_dump(config)).run())
+        assert run_config.parse_config(app.session_state["new.draft"].said).model_dump(mode="json") == whole
+        app = checked(write_yaml(app, yaml.safe_dump(whole)).run())
+        assert app.session_state["new.draft"].said == whole
 
 
 def test_a_preset_by_deep_link(api: ApiServer) -> None:
@@ -692,7 +811,6 @@ def test_shipped_presets_are_offered(api: ApiServer) -> None:
     assert papers.value is None and len(papers.options) == len(run_config.presets()) - len(demos)
     app = checked(papers.select("qwen3-4b-polaris-grpo-64").run())
     assert any("8 GPUs" in caption.value for caption in app.caption)
-    app = click(app, "use-paper-preset")
     assert widget(app, "number_input", "method.n").value == 64
     assert widget(app, "selectbox", "engine.name").value == "verl"
     assert ["no such folder" in p for p in problems(app)].count(True) == 1, "the model is not on this machine"

@@ -46,6 +46,12 @@ def test_the_form_gives_back_the_config() -> None:
     RunConfig.model_validate(config)
 
 
+def test_what_a_browser_cannot_count_is_left_as_it_is() -> None:
+    fields = {f.path: f for g in make_form() for f in g.fields}
+    assert form.fits(fields["seed"], 2**53 - 1) and not form.fits(fields["seed"], 2**53)
+    assert not form.fits(fields["update.lr"], float("inf")) and not form.fits(fields["update.lr"], float("nan"))
+
+
 def test_an_empty_required_field_is_left_out() -> None:
     config = form.config_of(make_form(), lambda f: f.default)
     assert "path" not in config.get("model", {}) and "train" not in config["data"]
@@ -300,3 +306,4 @@ def test_the_line_of_a_field() -> None:
     assert [form.line_of(words, path) for path in ("name", "budget.steps", "rewards.1.name")] == [1, 3, 6]
     assert form.line_of(words, "budget.tokens") == 2, "the section that lacks it"
     assert form.line_of(words, "model.path") is None and form.line_of("a: [", "a") is None
+    assert form.place_of(words, "budget.steps") == ', line 3, "steps: 3"' and form.place_of(words, "model.path") == ""

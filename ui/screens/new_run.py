@@ -7,8 +7,9 @@ API checks every change and forecasts what the run would take; what it finds wro
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import streamlit as st
 
@@ -17,21 +18,50 @@ from api.schemas import FieldProblem, Forecast, Preset, PromptSetOut, RunSummary
 from ui import outlook, text
 from ui.connection import api_errors, client, lacks, schema_and_presets, show_refused
 from ui.draft import YAML_KEY, Draft
-from ui.form import Field, Group, about, groups, line_of, lookup, name_in_words, read_yaml
+from ui.form import Field, Group, about, groups, lookup, name_in_words, place_of
 
 RECENT = 10
 PROMPT_SETS = 100  # uploaded ones to choose from, the newest
 PROMPT_FIELDS = ("data.train", "data.eval")
+_T = TypeVar("_T")
 
 
 def render() -> None:
     st.title("New run", anchor=False)
-    with api_errors():
-        schema, presets = schema_and_presets()
+    notice = st.container()
+    asked = Asked()
+    if known := asked("schema", schema_and_presets):
+        schema, presets = known
         presets = sorted(presets, key=lambda p: lookup(p.config, "method.name") != "pilot_commit")
-        draft = _draft(presets)
-        _presets(draft, presets)
-        _editor(draft, schema)
+        draft = _draft(presets, asked)
+        form = groups(schema, draft.choice)
+        config = draft.config(form)
+        _presets(draft, presets, asked)
+        _editor(draft, form, config, asked)
+    if asked.failed is not None:
+        with notice, api_errors():
+            raise asked.failed
+
+
+class Asked:
+    """What one run of the page asks the API; the last known answer where it gives none.
+
+    The form is drawn in any case: Streamlit forgets what was typed into a widget that is not. After one failure no more
+    is asked, for each call may wait until its time is up.
+    """
+
+    def __init__(self) -> None:
+        self.failed: ApiError | ApiUnreachable | None = None
+
+    def __call__(self, what: str, ask: Callable[[], _T]) -> _T | None:
+        known: dict[str, Any] = st.session_state.setdefault("new.known", {})
+        if self.failed is None:
+            try:
+                known[what] = ask()
+            except (ApiError, ApiUnreachable) as error:
+                self.failed = error
+        answer: _T | None = known.get(what)
+        return answer
 
 
 class Answer(NamedTuple):
@@ -41,27 +71,43 @@ class Answer(NamedTuple):
     problems: list[FieldProblem]
 
 
-def _draft(presets: list[Preset]) -> Draft:
+def _draft(presets: list[Preset], asked: Asked) -> Draft:
+    """The session's draft, or what the address names, once."""
     draft = st.session_state.get("new.draft")
     if not isinstance(draft, Draft):
         draft = st.session_state["new.draft"] = Draft()
         if presets:
-            draft.load(presets[0].config, f"preset {presets[0].name}")
+            draft.load(presets[0].config, f"preset {presets[0].name}", f"preset {presets[0].title}")
+    draft.recover()
     origin = st.query_params.get("clone") or st.query_params.get("from")
-    if origin and draft.source != f"run {origin}":
-        run = client().get_run(origin)
-        draft.load(run.config, f"run {origin}")
     wanted = st.query_params.get("preset")
-    if wanted and not origin and draft.source != f"preset {wanted}":
+    if origin and draft.source != f"run {origin}":
+        try:
+            run = client().get_run(origin)
+        except ApiUnreachable as error:
+            asked.failed = error
+        except ApiError as error:
+            st.warning(text.markdown(f"Run {origin} cannot be cloned: {error.problem.detail} Choose below."))
+        else:
+            draft.load(run.config, f"run {origin}", f"clone of {run.name}")
+    elif wanted and not origin and draft.source != f"preset {wanted}":
         found = next((p for p in presets if p.name == wanted), None)
         if found is None:
             st.warning(f"There is no preset {wanted!r}. Choose one below.")
         else:
-            draft.load(found.config, f"preset {found.name}")
+            draft.load(found.config, f"preset {found.name}", f"preset {found.title}")
+    elif not origin and not wanted and presets and draft.source != f"preset {presets[0].name}":
+        _put_in_address(draft)  # back from another page, whose address this was not
     return draft
 
 
-def _presets(draft: Draft, presets: list[Preset]) -> None:
+def _put_in_address(draft: Draft) -> None:
+    kind, _, name = draft.source.partition(" ")
+    if name:
+        st.query_params.from_dict({"clone" if kind == "run" else "preset": name})
+
+
+def _presets(draft: Draft, presets: list[Preset], asked: Asked) -> None:
     if not presets:
         return
     with st.container(key="presets", horizontal=True, gap="small"):
@@ -70,13 +116,7 @@ def _presets(draft: Draft, presets: list[Preset]) -> None:
             with st.container(border=True, key=f"preset-{preset.name}{'-chosen' if chosen else ''}", gap="small"):
                 st.markdown(f"**{text.markdown(preset.title)}**")
                 st.caption(text.markdown(preset.description))
-                st.button(
-                    "Chosen" if chosen else "Use this",
-                    key=f"use-{preset.name}",
-                    icon=":material/check:" if chosen else None,
-                    on_click=_use,
-                    args=(draft, preset),
-                )
+                _use_button(draft, chosen, f"use-{preset.name}", _use, preset)
 
     with st.container(border=True, key="more-presets"):
         papers = {p.name: p for p in presets if p.group}
@@ -84,47 +124,73 @@ def _presets(draft: Draft, presets: list[Preset]) -> None:
         with left:
             _paper_presets(draft, papers)
         with right:
-            _recent_runs(draft)
+            _recent_runs(draft, asked)
+
+
+def _use_button(draft: Draft, chosen: bool, key: str, use: Callable[[Draft, Any], None], what: Preset | str) -> None:
+    """Says what pressing it does to what was edited by hand."""
+    if draft.is_edited():
+        label = "Drop my edits" if chosen else "Replace my edits"
+    else:
+        label = "Chosen" if chosen else "Use this"
+    st.button(label, key=key, icon=":material/check:" if chosen else None, on_click=use, args=(draft, what))
 
 
 def _paper_presets(draft: Draft, papers: dict[str, Preset]) -> None:
-    """Too many for cards: one list, with what the chosen one needs and a button."""
+    """Too many for cards: one list, with what the chosen one needs."""
+    _point("paper-preset", draft, "preset", papers)
     name = st.selectbox(
         "Experiments of the papers, for GPU nodes", list(papers), index=None, key="paper-preset",
         format_func=lambda n: f"{papers[n].group}: {papers[n].title}", placeholder="Choose one",
+        on_change=_chosen, args=("paper-preset", draft, lambda n: _use(draft, papers[n])),
     )  # fmt: skip
     if name is None:
         return
-    preset = papers[name]
-    st.caption(text.markdown(preset.description))
+    st.caption(text.markdown(papers[name].description))
     chosen = draft.source == f"preset {name}"
-    st.button(
-        "Chosen" if chosen else "Use this",
-        key="use-paper-preset",
-        icon=":material/check:" if chosen else None,
-        on_click=_use,
-        args=(draft, preset),
-    )
+    _still(draft, chosen)
+    _use_button(draft, chosen, "use-paper-preset", _use, papers[name])
 
 
-def _recent_runs(draft: Draft) -> None:
-    runs = {str(run.id): run for run in client().list_runs(limit=RECENT).runs}
-    chosen = draft.source.removeprefix("run ") if draft.source.startswith("run ") else None
+def _recent_runs(draft: Draft, asked: Asked) -> None:
+    runs = {str(run.id): run for run in asked("runs", lambda: client().list_runs(limit=RECENT).runs) or ()}
+    _point("recent-run", draft, "run", runs)
     run_id = st.selectbox(
         "Clone a recent run", list(runs), index=None, key="recent-run", format_func=lambda i: _run_words(runs[i]),
         placeholder="Choose one" if runs else "None yet", disabled=not runs,
+        on_change=_chosen, args=("recent-run", draft, lambda i: _use_run(draft, i)),
     )  # fmt: skip
     if run_id is None:
-        if chosen is not None:
-            st.caption("The form holds the config of the run that it was cloned from.")
         return
-    st.button(
-        "Chosen" if run_id == chosen else "Use this",
-        key="use-recent-run",
-        icon=":material/check:" if run_id == chosen else None,
-        on_click=_use_run,
-        args=(draft, run_id),
-    )
+    chosen = draft.source == f"run {run_id}"
+    _still(draft, chosen)
+    _use_button(draft, chosen, "use-recent-run", _use_run, run_id)
+
+
+def _point(key: str, draft: Draft, kind: str, options: Collection[str]) -> None:
+    """A list shows what the draft came from, until something else is chosen in it."""
+    if key not in st.session_state or st.session_state.get(f"{key}.source") != draft.source:
+        st.session_state[f"{key}.source"] = draft.source
+        ours, _, name = draft.source.partition(" ")
+        st.session_state[key] = name if ours == kind and name in options else None
+
+
+def _chosen(key: str, draft: Draft, use: Callable[[str], None]) -> None:
+    """What is chosen in a list is loaded at once, unless that would throw edits away: then a button asks."""
+    name = st.session_state[key]
+    if name is not None and not draft.is_edited():
+        use(name)
+
+
+def _still(draft: Draft, chosen: bool) -> None:
+    if not chosen:
+        st.warning(f"The draft is still {_named(draft)}.", icon=":material/edit:")
+
+
+def _named(draft: Draft) -> str:
+    """Which config Start would start, as Markdown."""
+    words = text.markdown(draft.title or "your own")
+    return f"**{words}**{', with your edits' if draft.is_edited() else ''}"
 
 
 def _run_words(run: RunSummary) -> str:
@@ -133,48 +199,45 @@ def _run_words(run: RunSummary) -> str:
 
 
 def _use_run(draft: Draft, run_id: str) -> None:
-    _forget_origin()
     try:
-        draft.load(client().get_run(run_id).config, f"run {run_id}")
+        run = client().get_run(run_id)
     except (ApiError, ApiUnreachable) as error:
         st.toast(str(error))
-
-
-def _forget_origin() -> None:
-    """Once something else is chosen the address names it no more."""
-    for name in ("from", "clone", "preset"):
-        if name in st.query_params:
-            del st.query_params[name]
+        return
+    draft.load(run.config, f"run {run_id}", f"clone of {run.name}")
+    _put_in_address(draft)
 
 
 def _use(draft: Draft, preset: Preset) -> None:
-    _forget_origin()
-    draft.load(preset.config, f"preset {preset.name}")
+    draft.load(preset.config, f"preset {preset.name}", f"preset {preset.title}")
+    _put_in_address(draft)
 
 
-def _editor(draft: Draft, schema: dict[str, Any]) -> None:
-    form = groups(schema, draft.choice)
-    config = draft.config(form)
-    if draft.tells_anew(config):
-        st.session_state[YAML_KEY] = text.yaml(config)
+def _editor(draft: Draft, form: list[Group], config: dict[str, Any], asked: Asked) -> None:
     # While the text is no YAML, the form shows the config before; changing it would throw the text away.
     broken = bool(draft.yaml_problem)
-    answer = Answer(None, []) if broken else _ask(config)
+    answer = None if broken else asked("answer", lambda: _ask(config))
+    if answer is None or asked.failed is not None:  # what is known is of another config
+        answer = Answer(None, [])
     left, right = st.columns([9, 5], gap="medium")
     with left:
         untold = list(answer.problems)
         for group in form:
             mine = [p for p in untold if group.owns(p.field)]
             untold = [p for p in untold if p not in mine]
-            _group(draft, group, {p.field: p.message for p in mine}, disabled=broken)
+            _group(draft, group, {p.field: p.message for p in mine}, broken, asked)
     with right, st.container(key="yaml-side"):
-        _verdict(draft, answer, form)
-        _start(draft, answer, config)
-        if answer.forecast is not None:
-            with st.container(border=True, key="forecast"):
-                outlook.show(answer.forecast, _settings())
+        draft.put_text(config)
+        above = st.container()
         st.text_area("Config as YAML", key=YAML_KEY, height=520, on_change=_read_yaml, args=(draft,))
+        draft.text_drawn = True
         st.caption("Edit either side: the form follows the text (Ctrl+Enter applies it), the text follows the form.")
+        with above:
+            _verdict(draft, answer, form)
+            _start(draft, answer, config)
+            if answer.forecast is not None:
+                with st.container(border=True, key="forecast"):
+                    outlook.show(answer.forecast, asked("price", _price))
 
 
 def _ask(config: dict[str, Any]) -> Answer:
@@ -193,17 +256,14 @@ def _ask(config: dict[str, Any]) -> Answer:
     return answer
 
 
-def _settings() -> tuple[float, str] | None:
+def _price() -> tuple[float, str] | None:
     """The price of a GPU-hour and its currency, when there is one."""
     settings = client().settings()
     return None if settings.price_per_gpu_hour is None else (settings.price_per_gpu_hour, settings.currency)
 
 
 def _read_yaml(draft: Draft) -> None:
-    try:
-        draft.load_text(read_yaml(st.session_state[YAML_KEY]))
-    except ValueError as error:
-        draft.yaml_problem = str(error)
+    draft.load_text(st.session_state[YAML_KEY])
 
 
 def _back_to_form(draft: Draft) -> None:
@@ -212,21 +272,29 @@ def _back_to_form(draft: Draft) -> None:
 
 
 def _verdict(draft: Draft, answer: Answer, form: list[Group]) -> None:
-    """Ready or not; every problem by the form's words, the field's name and the text's line."""
+    """Which draft it is, and whether it is ready; every problem by the form's words, its field and the text's line."""
     if draft.yaml_problem:
-        st.error(draft.yaml_problem, icon=":material/error:")
+        st.error(text.markdown(draft.yaml_problem), icon=":material/error:")
         st.button("Drop the text, back to the form", key="back-to-form", on_click=_back_to_form, args=(draft,))
+    elif answer.forecast is not None:
+        st.success(f"Ready to start: {_named(draft)}", icon=":material/check_circle:")
     elif not answer.problems:
-        st.success("Ready to start", icon=":material/check_circle:")
+        st.warning(
+            f"Not checked: {_named(draft)}. It is checked once the API answers. What you edit is kept.",
+            icon=":material/cloud_off:",
+        )
     else:
         count = len(answer.problems)
-        lines = [f"{count} {'field is' if count == 1 else 'fields are'} not accepted"]
+        lines = [f"Not ready: {_named(draft)}. {count} {'field is' if count == 1 else 'fields are'} not accepted"]
         for p in answer.problems:
             where = ", ".join(name_in_words(form, path) for path in about(form, p.field, p.message))
-            line = line_of(st.session_state[YAML_KEY], p.field)
-            place = f", line {line}" if line else ""
-            lines.append(f"- **{text.markdown(where)}**{place}: {text.markdown(p.message)}")
+            place = place_of(draft.text, p.field)
+            lines.append(f"- **{text.markdown(where)}**{text.markdown(place)}: {text.markdown(p.message)}")
         st.error("\n".join(lines), icon=":material/error:")
+    kind, _, run_id = draft.source.partition(" ")
+    if kind == "run":
+        words = text.markdown(f"The run of this clone: {draft.title.removeprefix('clone of ')}")
+        st.page_link("screens/run.py", label=words, query_params={"run": run_id}, icon=":material/content_copy:")
 
 
 def _start(draft: Draft, answer: Answer, config: dict[str, Any]) -> None:
@@ -250,7 +318,7 @@ def _start(draft: Draft, answer: Answer, config: dict[str, Any]) -> None:
         st.switch_page("screens/run.py", query_params={"run": str(run.id)})
 
 
-def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool) -> None:
+def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool, asked: Asked) -> None:
     own = {f.path for f in group.fields}
     with st.container(border=True, key=f"group-{group.title.lower()}"):
         st.html(f'<div class="pc-heading"><h2>{group.title}</h2><span>{group.words}</span></div>')
@@ -264,7 +332,7 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
         rest = [f for f in group.fields if f not in wide and f not in choices and f not in flags]
         if len(wide) == len(rest) == 1:
             wide, rest = wide + rest, []
-        sets = client().list_prompt_sets(limit=PROMPT_SETS).prompt_sets if group.title == "Data" else []
+        sets = (asked("sets", _prompt_sets) if group.title == "Data" else None) or []
         for fields, columns in ((choices, 2), (wide, 2), (rest, 3), (flags, 3)):
             for start in range(0, len(fields), columns):
                 for place, field in zip(st.columns(columns), fields[start : start + columns], strict=False):
@@ -279,6 +347,10 @@ def _group(draft: Draft, group: Group, problems: dict[str, str], disabled: bool)
             with st.container(horizontal=True):
                 st.page_link("screens/data.py", label="Upload or look at prompt sets", icon=":material/database:")
                 st.page_link("screens/rewards.py", label="Try a reward", icon=":material/science:")
+
+
+def _prompt_sets() -> list[PromptSetOut]:
+    return client().list_prompt_sets(limit=PROMPT_SETS).prompt_sets
 
 
 def _problem(words: str) -> None:
@@ -312,13 +384,13 @@ def _field(draft: Draft, field: Field, disabled: bool) -> None:
     elif field.kind == "flag":
         st.toggle(label, value=bool(start), key=key, help=help_words, disabled=disabled)
     elif field.kind == "text":
-        st.text_input(label, value=start or "", key=key, help=help_words, disabled=disabled, placeholder=field.example)
+        draw = st.text_area if "\n" in f"{start}{field.example}" else st.text_input  # one line would lose the others
+        draw(label, value=start, key=key, help=help_words, disabled=disabled, placeholder=field.example)
     elif field.kind == "choices":
         st.multiselect(label, field.options, default=start, key=key, help=help_words, disabled=disabled)
     elif field.kind == "mapping":
         st.text_area(
-            label, value=text.yaml(start) if start else "", key=key, help=help_words, disabled=disabled, height=100,
-            placeholder=field.example,
+            label, value=start, key=key, help=help_words, disabled=disabled, height=100, placeholder=field.example
         )  # fmt: skip
     elif field.kind == "integer":
         st.number_input(
@@ -332,7 +404,7 @@ def _field(draft: Draft, field: Field, disabled: bool) -> None:
 
 
 def _option(name: object) -> str:
-    return {"all": "All rollouts", "pods": "PODS"}.get(str(name)) or text.method(str(name))
+    return {"all": "All rollouts", "pods": "PODS", "None": "unset"}.get(str(name)) or text.method(str(name))
 
 
 def _unset(field: Field) -> str:
