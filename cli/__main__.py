@@ -259,14 +259,15 @@ def run_list(
 
 @runs.command("show")
 def run_show(run_id: RunArgument, as_json: AsJson = False) -> None:
-    """Show one run."""
+    """Show one run, and what its newest evaluations say of each benchmark."""
     from cli.failure import told
     from cli.run import shown
     from cli.watch import run_of
 
     with _client() as client, told():
         found = client.get_run(run_of(client, run_id))
-    print(found.model_dump_json(indent=2) if as_json else shown(found))
+        evaluations = [] if as_json else client.metrics(found.id, points=2).evaluations  # all of them, few steps
+    print(found.model_dump_json(indent=2) if as_json else shown(found, evaluations))
 
 
 @runs.command("stop")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from api.client import Client
-from api.schemas import CheckpointEvaluation
+from api.schemas import BenchmarkOut, CheckpointEvaluation
 from cli.failure import WRONG_USE, Failure, told
 from cli.table import table
 from cli.watch import FINISHED, accuracy
 
+HEAD: Final = ("BENCHMARK", "PROMPTS", "K", "T", "TOP-P", "AVG@K", "S.E.", "PASS@K", "MAJ@K", "GREEDY", "FAILED")
 _POLL_S: Final = 0.5
 
 
@@ -75,11 +76,25 @@ def shown(evaluation: CheckpointEvaluation) -> str:
     head = f"evaluation {evaluation.id}: step {evaluation.step} of {evaluation.run_name!r} ({evaluation.run_id})"
     if not evaluation.results:
         return f"{head}\n{evaluation.state}: {', '.join(b.name for b in evaluation.benchmarks)}"
-    rows = [("BENCHMARK", "PROMPTS", "K", "T", "TOP-P", "AVG@K", "S.E.", "PASS@K", "MAJ@K", "GREEDY", "FAILED")]
-    for r in evaluation.results:
-        rows.append((
-            r.name, f"{r.n_prompts:,}", str(r.samples), f"{r.temperature:g}", f"{r.top_p:g}", accuracy(r.accuracy),
-            accuracy(r.stderr), accuracy(r.pass_at.get(str(r.samples))), accuracy(r.majority),
-            accuracy(r.greedy_accuracy), str(r.n_failed),
-        ))  # fmt: skip
+    rows = [HEAD, *map(cells, evaluation.results)]
+    # The held-out set comes with every evaluation, perhaps a second time with other samples, as held-out.k64.
+    others = [r for r in evaluation.results if r.name.partition(".")[0] != "held-out"]
+    if (n := len(others)) > 1:
+        error = sum(r.stderr**2 for r in others) ** 0.5 / n
+        rows.append(mean_cells(f"mean of {n}", sum(r.accuracy for r in others) / n, error))
     return f"{head}\n{table(rows)}"
+
+
+def cells(result: BenchmarkOut) -> tuple[str, ...]:
+    """A benchmark's row below HEAD."""
+    r = result
+    return (
+        r.name, f"{r.n_prompts:,}", str(r.samples), f"{r.temperature:g}", f"{r.top_p:g}", accuracy(r.accuracy),
+        accuracy(r.stderr), accuracy(r.pass_at.get(str(r.samples))), accuracy(r.majority), accuracy(r.greedy_accuracy),
+        str(r.n_failed),
+    )  # fmt: skip
+
+
+def mean_cells(name: str, mean: float, error: float | None) -> tuple[str, ...]:
+    """The row of a mean over benchmarks."""
+    return (name, "", "", "", "", accuracy(mean), accuracy(error), "", "", "", "")

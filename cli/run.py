@@ -6,13 +6,15 @@ import datetime as dt
 import difflib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from api.client import Client
-from api.schemas import Preset, RunDetail, RunPage
+from api.schemas import EvaluationOut, Preset, RunDetail, RunPage
+from cli.evaluate import HEAD, cells, mean_cells
 from cli.failure import WRONG_USE, Failure, told
 from cli.table import table
 from cli.watch import FINISHED, accuracy, bucket_words, ending, run_of
@@ -121,8 +123,8 @@ def listed(page: RunPage, filtered: bool) -> str:
     return table(rows) + (f"\n{more:,} more; --limit shows up to 200 of them." if more else "")
 
 
-def shown(run: RunDetail) -> str:
-    """What there is to say about one run, a fact a line."""
+def shown(run: RunDetail, evaluations: Sequence[EvaluationOut] = ()) -> str:
+    """What there is to say about one run, a fact a line, and of its evaluations what each benchmark's newest found."""
     facts = [
         ("run", f"{run.name} ({run.id})"),
         ("state", f"{run.state}{f': {run.reason}' if run.reason else ''}"),
@@ -148,7 +150,19 @@ def shown(run: RunDetail) -> str:
         if attempt.from_step is not None:  # told by the trainer, once it has loaded the model
             where = f"from step {attempt.from_step}, {where}"
         facts.append((f"attempt {attempt.attempt}", f"{outcome} ({where})"))
-    return "\n".join(f"{name:<10} {words}" for name, words in facts)
+    told = "\n".join(f"{name:<10} {words}" for name, words in facts)
+    newest = {b.name: (str(e.step), b) for e in evaluations for b in e.benchmarks}
+    if not newest:
+        return told
+    rows: list[Sequence[str]] = [(HEAD[0], "STEP", *HEAD[1:])]
+    for step, benchmark in newest.values():
+        name, *rest = cells(benchmark)
+        rows.append((name, step, *rest))
+    mean = next((e for e in reversed(evaluations) if e.mean_accuracy is not None), None)
+    if mean is not None and mean.mean_accuracy is not None and len(newest) > 2:
+        name, *rest = mean_cells("mean", mean.mean_accuracy, mean.mean_stderr)
+        rows.append((name, str(mean.step), *rest))
+    return f"{told}\n\n{table(rows)}"
 
 
 def stop(client: Client, run_id: str) -> str:

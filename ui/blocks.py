@@ -122,13 +122,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[in
     )
 
 
-def ledger_table(ledger: Ledger | None, hours: float = 0.0, settings: SettingsOut | None = None) -> None:
-    """Every rollout and token by what became of it; the fates add up to what was sampled.
+def ledger_table(
+    ledger: Ledger | None, evaluated: FateCount, hours: float = 0.0, settings: SettingsOut | None = None
+) -> None:
+    """Every rollout and token by what became of it; the fates add up to what was sampled. Below them, apart from
+    training, what evaluation has spent, and on which benchmarks.
 
-    hours: of devices so far. Nobody measures them by fate: each has its share of them by tokens, and so of the money,
-    when a price is set.
+    evaluated: by evaluation, all benchmarks together; the ledger of an older version names none. hours: of devices so
+    far. Nobody measures them by fate: each has its share of them by tokens, and so of the money, when a price is set.
     """
-    if ledger is None or not ledger.sampled.rollouts:
+    if ledger is None or not (ledger.sampled.rollouts or evaluated.rollouts):
         st.html('<div class="pc-placeholder" style="height:200px">Nothing sampled yet.</div>')
         return
     total = ledger.sampled
@@ -137,7 +140,7 @@ def ledger_table(ledger: Ledger | None, hours: float = 0.0, settings: SettingsOu
     known = [name for name in palette.FATES if name in spent] + [n for n in spent if n not in palette.FATES]
 
     def row(fate: FateCount, name: str) -> list[str]:
-        share = f'title="{text.percent(fate.rollouts / total.rollouts)} of all, {text.exact(fate.rollouts)}"'
+        share = f'title="{text.percent(fate.rollouts / max(1, total.rollouts))} of all, {text.exact(fate.rollouts)}"'
         cost = hours * (fate.tokens / total.tokens if total.tokens else 0.0)
         money = [] if price is None else [text.number(round(cost * price, 2))]
         rollouts = f"<span {share}>{text.number(fate.rollouts)}</span>"
@@ -146,6 +149,16 @@ def ledger_table(ledger: Ledger | None, hours: float = 0.0, settings: SettingsOu
 
     rows = [row(spent[name], _fate_name(name)) for name in known]
     rows.append([f"<b>{cell}</b>" for cell in row(total, "sampled")])
+    none = ["–"] * (1 if price is None else 2)  # its hours are among those of the whole run
+    if evaluated.rollouts:
+        said = '<span title="apart from training: in no fate; its hours are shared by the fates">evaluation</span>'
+        cells = [said, text.hover(evaluated.rollouts), text.hover(evaluated.tokens)]
+        rows.append([*(f"<b>{cell}</b>" for cell in cells), *none])
+    if len(ledger.evaluation) > 1:
+        rows += [
+            [f'<span class="pc-part">{escape(b.benchmark)}</span>', text.hover(b.rollouts), text.hover(b.tokens), *none]
+            for b in ledger.evaluation
+        ]
     st.html(_fate_bar([spent[n] for n in known], total.rollouts))
     money = [escape(settings.currency)] if settings and price is not None else []
     table(

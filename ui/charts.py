@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import streamlit as st
 
-from api.schemas import BucketsAt, Difficulty, EvaluationOut, Flows, StepOut, Visit
+from api.schemas import BucketsAt, Difficulty, Flows, StepOut, Visit
 from ui import palette
+from ui.benchmarks import Measured
 from ui.health import wilson
 
 MAX_POINTS = 160
@@ -106,30 +107,32 @@ def _crosshair(x: dict[str, Any], tips: list[Any]) -> dict[str, Any]:
 ACCURACY_SERIES = {"sampled": palette.ACCENT, "greedy": palette.NEUTRAL}
 
 
-def accuracy(evaluations: Sequence[EvaluationOut], target: float | None = None, *, live: bool = True) -> None:
-    """Held-out accuracy against what was spent for it. target: where a line marks the accuracy that is wanted."""
-    if not evaluations:
+def accuracy(points: Sequence[Measured], of: str, target: float | None = None, *, live: bool = True) -> None:
+    """Accuracy of a benchmark against what was spent for it. target: where a line marks the accuracy that is wanted."""
+    if not points:
         yet = "No evaluation yet. The first one comes before training starts."
         placeholder(yet if live else "The run ended before its first evaluation.")
         return
-    rows = thin(evaluations)
+    rows = thin(points)
     table: Table = {
-        "rollouts": [e.rollouts_spent for e in rows],
-        "step": [e.step for e in rows],
-        "sampled": [e.sampled_accuracy for e in rows],
-        "greedy": [e.greedy_accuracy for e in rows],
-        "stderr": [e.stderr for e in rows],
+        "rollouts": [p.rollouts for p in rows],
+        "step": [p.step for p in rows],
+        "sampled": [p.accuracy for p in rows],
+        "greedy": [p.greedy for p in rows],
+        "stderr": [p.stderr for p in rows],
     }
+    both = any(p.greedy is not None for p in points)  # not every benchmark is answered greedily, too
+    colours = ACCURACY_SERIES if both else {"sampled": ACCURACY_SERIES["sampled"]}
     x = _x("training rollouts spent", "rollouts")
-    y_axis = {"format": ".0%", "title": "held-out accuracy"}
+    y_axis = {"format": ".0%", "title": f"accuracy, {of}"}
     y = {"field": "accuracy", "type": "quantitative", "axis": y_axis, "scale": {"zero": False, "nice": True}}
-    colour = {**_colour("series", ACCURACY_SERIES), "legend": STROKES}
-    fold = _fold(list(ACCURACY_SERIES), "accuracy", "series")
+    colour = {**_colour("series", colours), "legend": STROKES}
+    fold = _fold(list(colours), "accuracy", "series")
     band = [
         {"calculate": "max(0, datum.sampled - datum.stderr)", "as": "low"},
         {"calculate": "min(1, datum.sampled + datum.stderr)", "as": "high"},
     ]
-    dash = {"domain": list(ACCURACY_SERIES), "range": [[1, 0], [5, 4]]}
+    dash = {"domain": list(colours), "range": [[1, 0], [5, 4]][: len(colours)]}
     layers: list[dict[str, Any]] = [
         {
             "transform": band,
@@ -151,7 +154,7 @@ def accuracy(evaluations: Sequence[EvaluationOut], target: float | None = None, 
                 "x": x, "y": y, "color": colour,
                 "tooltip": [
                     _tip("sampled", "sampled", ".1%"), _tip("stderr", "± stderr", ".1%"),
-                    _tip("greedy", "greedy", ".1%"), _tip("step", "after step", ",d"),
+                    *([_tip("greedy", "greedy", ".1%")] if both else []), _tip("step", "after step", ",d"),
                     _tip("rollouts", "rollouts spent", ",d"),
                 ],
             },
@@ -160,7 +163,7 @@ def accuracy(evaluations: Sequence[EvaluationOut], target: float | None = None, 
     if target is not None:
         mark = {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 1.5, "color": palette.TARGET}
         layers.append({"mark": mark, "encoding": {"y": {"datum": target}}})
-    alt = "Held-out accuracy, sampled and greedy, against training rollouts spent"
+    alt = f"Accuracy of {of}, {' and '.join(colours)}, against training rollouts spent"
     draw("chart-accuracy", table, {"layer": layers}, alt)
 
 

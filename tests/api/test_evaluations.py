@@ -22,6 +22,8 @@ from tests.api.test_problems import problem
 from tests.worker import logs
 from worker.ingest import ingest
 
+FUNCTION = {"name": "function", "folder": "docs", "path": "a:b"}
+
 
 @pytest.fixture
 def run(engine: sa.Engine, home: Path, config: dict[str, Any], tmp_path: Path) -> Run:
@@ -102,7 +104,11 @@ def test_what_is_asked_for_is_stored_once_and_seen_as_an_evaluation_only(
         ({"step": 60}, "body.step", "the run has come to step 47; there are checkpoints of step 20, 40"),
         ({"step": 7}, "body.step", "no checkpoint is saved there (checkpoint.every=10); there are"),
         ({"step": 30}, "body.step", "not kept any more (checkpoint.keep=2, keep_best=1); there are checkpoints of"),
-        ({"benchmarks": ["aime99"]}, "benchmark aime99", "no such file"),
+        ({"benchmarks": ["aime99"]}, "benchmark aime99", "and no benchmark of the run; those are held-out, aime24"),
+        ({"reward": FUNCTION | {"folder": "/"}}, "reward.folder", "give one with the module alone"),
+        ({"reward": FUNCTION | {"folder": "/nowhere"}}, "reward.folder", "is no folder"),
+        ({"reward": FUNCTION}, "reward.path", "has no module a.py in the folder 'docs'"),
+        ({"reward": {"name": "sum", "parts": [{"reward": FUNCTION}]}}, "reward.parts.0.reward.path", "has no module a"),
         ({"benchmarks": ["aime24", "aime24"]}, "evaluation", "benchmark 'aime24' more than once"),
         ({"benchmarks": ["set:nothing@0123456789abcdef"]}, "benchmark nothing", "there is no such prompt set"),
         ({"protocol": "math-7"}, "benchmark aime25", "no such file"),

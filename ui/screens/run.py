@@ -15,8 +15,8 @@ from typing import Any
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable
-from api.schemas import EvaluationOut, RunDetail, StepOut
-from ui import blocks, charts, evaluations, health, palette, text
+from api.schemas import EvaluationOut, FateCount, RunDetail, StepOut
+from ui import benchmarks, blocks, charts, evaluations, health, palette, text
 from ui.connection import client, lacks, show_lost, show_refused
 from ui.feed import RunFeed, feed_of
 
@@ -49,6 +49,7 @@ def render() -> None:
     if not known:
         return
     part(_charts, CHARTS_S)
+    part(_benchmarks, SPEND_S)
     for column, draw in zip(st.columns(3, border=True), (_flow, _ledger, _taught), strict=True):
         with column:
             part(draw, SPEND_S)
@@ -107,6 +108,15 @@ def _charts(run_id: str) -> None:
         charts.buckets(history, live=feed.live)
 
 
+def _benchmarks(run_id: str) -> None:
+    """Only of a run that is measured on more than the held-out set: that one's accuracy is told above."""
+    found = _evaluations(feed_of(run_id))
+    if len(benchmarks.names(found)) > 1:
+        with st.container(border=True, key="benchmarks"):
+            _heading("Benchmarks", "accuracy of sampled answers ± standard error")
+            benchmarks.table(found)
+
+
 def _flow(run_id: str) -> None:
     feed = feed_of(run_id)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
@@ -136,7 +146,8 @@ def _ledger(run_id: str) -> None:
     feed.spend(client())
     _heading("Spend", "by what became of it")
     settings = feed.settings if feed.run.device == "cuda" else None  # the price is that of a GPU
-    blocks.ledger_table(feed.ledger, _hours(feed.run), settings)
+    evaluated = FateCount(fate="evaluation", rollouts=feed.run.eval_rollouts, tokens=feed.run.eval_tokens)
+    blocks.ledger_table(feed.ledger, evaluated, _hours(feed.run), settings)
 
 
 def _below(run_id: str) -> None:
@@ -180,20 +191,26 @@ def _hours(run: RunDetail) -> float:
 
 
 def _accuracy(feed: RunFeed) -> None:
-    evaluations = _evaluations(feed)
+    found = _evaluations(feed)
+    names, shown = benchmarks.names(found), benchmarks.HELD_OUT
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        _heading("Accuracy", "held-out")
+        _heading("Accuracy", shown if len(names) == 1 else "")
+        if len(names) > 1:
+            shown = st.selectbox(
+                "Accuracy of", names, key="benchmark", bind="query-params", label_visibility="collapsed", width=180
+            )
         wanted = st.number_input(
             "Target accuracy (%)", min_value=0.0, max_value=100.0, value=None, step=1.0, format="%g",
             placeholder="target %", key="target", bind="query-params", label_visibility="collapsed", width=140,
         )  # fmt: skip
-    charts.accuracy(evaluations, None if wanted is None else wanted / 100, live=feed.live)
+    points = benchmarks.series(found, shown)
+    charts.accuracy(points, shown, None if wanted is None else wanted / 100, live=feed.live)
     if wanted is None:
         return
-    reached = next((e for e in evaluations if 100 * e.sampled_accuracy >= wanted), None)
+    reached = next((p for p in points if 100 * p.accuracy >= wanted), None)
     words = f"Not at {wanted:g} % yet."
     if reached is not None:
-        words = f"{wanted:g} % reached after {text.hover(reached.rollouts_spent)} rollouts, at step {reached.step:,}."
+        words = f"{wanted:g} % reached after {text.hover(reached.rollouts)} rollouts, at step {reached.step:,}."
     st.html(f'<div class="pc-facts">{words}</div>')
 
 

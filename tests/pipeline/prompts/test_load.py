@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import PROTOCOLS, ConfigProblems, DataConfig, parse_config
+from pipeline.config import PROTOCOLS, ROOT, ConfigProblems, DataConfig, parse_config
 from pipeline.prompts import count_run_prompts, load_prompts, load_run_prompts, preflight
 from pipeline.prompts import load as loading
 
@@ -113,6 +113,36 @@ def test_preflight_names_every_fault_at_once(tmp_path):
     messages = {p.field: p.message for p in caught.value.problems}
     assert messages["model.path"] == "lacks config.json, tokenizer_config.json, *.safetensors"
     assert "1 held-out prompt also among the training prompts: 'a'" in messages["data.eval"]
+
+
+def test_preflight_names_a_function_that_cannot_be_had(tmp_path):
+    bundled = "pipeline/bundled/"
+    (tmp_path / "rewards" / "deep").mkdir(parents=True)
+    (tmp_path / "rewards" / "mine.py").write_text("raise RuntimeError('it is not run')")
+    (tmp_path / "rewards" / "deep" / "__init__.py").write_text("")
+    folder = str(tmp_path / "rewards")
+    good = [{"name": "function", "folder": folder, "path": f"{module}:b"} for module in ("mine", "deep")]
+    bad = {"name": "function", "folder": folder, "path": "deep.more:b"}
+    config = {
+        "model": {"path": bundled + "policy"},
+        "data": {"train": bundled + "prompts.train.jsonl", "eval": bundled + "prompts.eval.jsonl"},
+        "reward": good[0],
+        "rewards": {"own": good[1]},
+    }
+    preflight(parse_config(config))
+    benchmark = {"name": "more", "data": bundled + "prompts.eval.jsonl", "reward": bad}
+    config |= {
+        "reward": {"name": "sum", "parts": [{"reward": {"name": "exact"}}, {"reward": bad | {"folder": "/"}}]},
+        "rewards": {"own": bad | {"folder": "/nowhere"}},
+        "evaluation": {"benchmarks": [benchmark]},
+    }
+    with pytest.raises(ConfigProblems) as caught:
+        preflight(parse_config(config))
+    assert {p.field: p.message.partition(";")[0] for p in caught.value.problems} == {
+        "reward.parts.1.reward.folder": f"holds {ROOT}",
+        "rewards.own.folder": "is no folder",
+        "evaluation.benchmarks.0.reward.path": f"has no module deep/more.py in the folder {folder!r}",
+    }
 
 
 def test_the_bundled_sets_pass(tmp_path):

@@ -94,7 +94,7 @@ def test_a_signature_is_checked_before_the_run(folder, name, told):
 
 
 def test_what_is_not_there_is_told_before_the_run(folder):
-    with pytest.raises(ValueError, match="No module named 'nothing'"):
+    with pytest.raises(ValueError, match="path 'nothing:score' has no module nothing.py in the folder"):
         Scorer(FunctionReward(folder=folder, path="nothing:score"))
     with pytest.raises(ValueError, match="is no folder"):
         Scorer(FunctionReward(folder=f"{folder}/nothing", path="mine:score"))
