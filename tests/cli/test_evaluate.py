@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from api import examples
 from api.client import Client
+from api.schemas import CheckpointEvaluation
 from api.settings import Settings
 from cli.evaluate import ask, follow, keep, reward_of, shown
 from cli.failure import Failure
 from tests.api.served import ApiServer
 from tests.ui import story
+from tests.worker import logs
 
 
 def test_a_checkpoint_is_evaluated_by_the_platform(
@@ -49,6 +52,21 @@ def test_a_checkpoint_is_evaluated_by_the_platform(
         assert (tmp_path / "out" / "held-out.k8.parquet").read_bytes() == b"held-out.k8"
         with pytest.raises(Failure, match="is there already; give --out a new folder"):
             keep(client, done, tmp_path / "out")
+
+
+def test_the_mean_of_several_benchmarks_is_told() -> None:
+    """Of those that are not the held-out set, however often that was measured; of one there is none to tell."""
+
+    def told(**accuracies: float) -> list[list[str]]:
+        results = [logs.benchmark(name, accuracy, 40) for name, accuracy in accuracies.items()]
+        found = examples._EVALUATION | {"results": [r.model_dump() for r in results]}
+        return [line.split() for line in shown(CheckpointEvaluation.model_validate(found)).splitlines()[2:]]
+
+    held_out = {"held-out": 0.25, "held-out.k8": 0.25}
+    rows = told(**held_out, **{"aime24.k8": 0.5, "amc23.k8": 0.75})
+    assert [row[0] for row in rows] == ["held-out", "held-out.k8", "aime24.k8", "amc23.k8", "mean"]
+    assert rows[-1] == ["mean", "of", "2", "62.5%", "0.7%"], "0.01 / sqrt(2)"
+    assert [row[0] for row in told(**held_out, aime24=0.5)] == ["held-out", "held-out.k8", "aime24"]
 
 
 def test_a_reward_is_a_name_or_json() -> None:

@@ -34,6 +34,7 @@ from cli.run import (
 from db.models import Attempt, Run
 from pipeline import rundir
 from tests.api.served import ApiServer
+from tests.ui import story
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOWHERE = "00000000-0000-0000-0000-000000000000"
@@ -234,6 +235,34 @@ def test_clone_priority_log_delete(
                 connection.execute(sa.insert(Attempt).values(row))
         told = shown(client.get_run(source.id)).splitlines()
         assert told[-2:] == ["attempt 1  running (from step 0, on node-1)", "attempt 2  running (on node-1)"]
+
+
+def test_show_tells_the_newest_of_each_benchmark(
+    database_url: str, broker_url: str, engine: sa.Engine, tmp_path: Path
+) -> None:
+    alone = story.Story(engine, story.config(tmp_path)).start()
+    several = story.Story(engine, story.config(tmp_path, evaluation=story.several(tmp_path))).start().train(20, 5)
+    with engine.begin() as connection:  # as if somebody had asked for amc23 once more at an older step only
+        gone = (
+            "UPDATE evaluations SET benchmarks = benchmarks - 2, mean_accuracy = NULL WHERE run_id = :id AND step = 20"
+        )
+        connection.execute(sa.text(gone), {"id": several.id})
+    settings = Settings(database_url=database_url, redis_url=broker_url)
+    with ApiServer(settings) as server, Client(server.url, server.token) as client:
+        found = client.metrics(several.id).evaluations
+        address = {"PILOT_API_URL": server.url, "PILOT_TOKEN": server.token}
+        before_the_first_step = pilot("run", "show", str(alone.id), **address)
+        told = pilot("run", "show", str(several.id), **address)
+    (_, row), newest = before_the_first_step.stdout.split("\n\n")[1].splitlines(), alone.now()
+    assert row.split()[:7] == ["held-out", "0", "64", "4", "1", "1", f"{newest.accuracy:.1%}"]
+    rows = [line.split() for line in told.stdout.split("\n\n")[1].splitlines()]
+    assert [row[:2] for row in rows] == [
+        ["BENCHMARK", "STEP"], ["held-out", "20"], ["aime24", "20"], ["amc23", "15"], ["mean", "15"],
+    ]  # fmt: skip
+    amc, mean = found[-2].benchmarks[2], found[-2]
+    pass_at = f"{amc.pass_at['8']:.1%}"
+    assert rows[3][2:] == ["64", "8", "1", "1", f"{amc.accuracy:.1%}", "2.0%", pass_at, f"{amc.majority:.1%}", "-", "0"]
+    assert rows[4][2:] == [f"{mean.mean_accuracy:.1%}", "1.4%"]
 
 
 def test_the_command_works_from_any_folder(tmp_path: Path) -> None:

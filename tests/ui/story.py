@@ -19,10 +19,11 @@ from sqlalchemy.orm import Session
 from db import ingest as tables
 from db import leases, marks, runs
 from db.models import PromptVisit, Run
-from pipeline.config import parse_config
+from pipeline.config import Benchmark, parse_config
 from pipeline.events import (
     AnyEvent,
     AttemptStarted,
+    BenchmarkResult,
     Count,
     EvaluationFinished,
     MarkRecord,
@@ -59,6 +60,17 @@ def config(folder: Path, **given: Any) -> dict[str, Any]:
     } | given
 
 
+def several(folder: Path) -> dict[str, Any]:
+    """The evaluation section of a config with benchmarks besides the held-out set: one greedy, too, one not."""
+    data = str(folder / "eval.jsonl")
+    return {
+        "benchmarks": [
+            {"name": "aime24", "data": data, "samples": 32, "greedy": True},
+            {"name": "amc23", "data": data, "samples": 8},
+        ]
+    }
+
+
 class Story:
     """One run and a trainer that is made up: prompts have a difficulty, and get easier with every step."""
 
@@ -68,6 +80,7 @@ class Story:
         checked = parse_config(config)
         self.method = checked.method
         self.batch = checked.update.batch_prompts
+        self.benchmarks = checked.benchmarks
         with Session(engine, expire_on_commit=False) as session, session.begin():
             self.run = runs.create(
                 session,
@@ -257,8 +270,25 @@ class Story:
         )  # fmt: skip
 
     def _evaluation(self) -> EvaluationFinished:
+        """Each benchmark is a tenth harder than the one before it, the held-out set the easiest."""
         reached = sum(self.ease.values()) / len(self.ease)
+        found = [self._measured(b, reached * 0.9**i) for i, b in enumerate(self.benchmarks)]
+        others = [b.accuracy for b in found[1:]]
         return EvaluationFinished(
             step=self.step, greedy_accuracy=min(1.0, reached + 0.04), sampled_accuracy=reached, stderr=0.02, samples=4,
-            n_prompts=64, rollouts_spent=self.rollouts, eval_rollouts=256 + 64, eval_tokens=3520, seconds=1.5,
+            n_prompts=64, rollouts_spent=self.rollouts, eval_rollouts=sum(b.rollouts for b in found),
+            eval_tokens=sum(b.tokens for b in found), seconds=1.5, benchmarks=found,
+            mean_accuracy=sum(others) / len(others) if others else None,
+            mean_stderr=0.02 / len(others) ** 0.5 if others else None,
+        )  # fmt: skip
+
+    def _measured(self, benchmark: Benchmark, accuracy: float) -> BenchmarkResult:
+        k, greedy = benchmark.samples, min(1.0, accuracy + 0.04) if benchmark.greedy else None
+        rollouts = 64 * (k + benchmark.greedy)
+        return BenchmarkResult(
+            name=benchmark.name, dataset=f"set-{benchmark.name}", n_prompts=64, samples=k, temperature=1.0, top_p=1.0,
+            accuracy=accuracy, stderr=0.02, pass_at={"1": accuracy, str(k): 1 - (1 - accuracy) ** k},
+            majority=min(1.0, accuracy + 0.03), greedy_accuracy=greedy,
+            greedy_stderr=None if greedy is None else 0.04, n_failed=0, rollouts=rollouts, tokens=11 * rollouts,
+            seconds=0.5,
         )  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 import streamlit as st
@@ -24,8 +26,9 @@ from pipeline.allocation import Group, Request, Rollouts, Stage
 from pipeline.prompts import Prompt, PromptSet, load_run_prompts
 from pipeline.rollouts import write_rollouts
 from tests.api.served import ApiServer, make_token
+from tests.ui import story
 from tests.ui.story import Story
-from ui import charts, health
+from ui import charts, health, text
 
 APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
 
@@ -138,6 +141,75 @@ def test_a_running_run(api: ApiServer, running: Story) -> None:
     assert {"Prompts", "Clone", "Stop"} <= set(labels(app))
     running.train(1)
     assert f'aria-label="{running.now().buckets["ready"]:,} prompts ready"' in html(checked(app.run()))
+
+
+def table_of(app: AppTest, caption: str) -> list[list[str]]:
+    """A table's rows below its head, as a reader sees them."""
+    (found,) = (h for h in html(app).split("\n") if f'aria-label="{caption}"' in h)
+    return [
+        [re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row)]
+        for row in re.findall("<tr>.*?</tr>", found)[1:]
+    ]
+
+
+def test_benchmarks_besides_the_held_out_set(
+    api: ApiServer, engine: sa.Engine, config: dict[str, Any], tmp_path: Path
+) -> None:
+    run = Story(engine, config | {"evaluation": story.several(tmp_path)}).start().train(10)
+    with engine.begin() as connection:  # the first evaluation was the best
+        best = "UPDATE evaluations SET mean_accuracy = 0.875, mean_stderr = 0.011 WHERE run_id = :id AND step = 0"
+        connection.execute(sa.text(best), {"id": run.id})
+    with Client(api.url, api.token) as client:
+        evaluations = client.metrics(run.id).evaluations
+        spent = client.ledger(run.id).evaluation
+    newest = evaluations[-1]
+    app = open_page("run", run=str(run.id))
+    rows = table_of(app, "Benchmarks")
+    assert [row[0] for row in rows] == ["held-out", "aime24", "amc23", "mean of benchmarks"]
+    aime, mean = newest.benchmarks[1], newest.mean_accuracy
+    assert mean is not None and aime.greedy_accuracy is not None
+    assert rows[1] == [
+        "aime24", f"{100 * aime.accuracy:.1f} % ± 2.0 % · step 10", f"{100 * aime.accuracy:.1f} % ± 2.0 % · step 10",
+        f"{100 * (aime.pass_at['32'] or 0):.1f} %", f"{100 * aime.majority:.1f} %",
+        f"{100 * aime.greedy_accuracy:.1f} %", "64 × 32",
+    ]  # fmt: skip
+    assert rows[2][5:] == ["–", "64 × 8"], "amc23 is not answered greedily"
+    assert rows[3][1:] == [f"{100 * mean:.1f} % ± 1.4 % · step 10", "87.5 % ± 1.1 % · step 0", "–", "–", "–", "–"]
+
+    assert app.selectbox(key="benchmark").value == "held-out"
+    assert accuracies(app) == pytest.approx([e.sampled_accuracy for e in evaluations], abs=1e-6)
+    app = checked(app.selectbox(key="benchmark").set_value("amc23").run())
+    assert accuracies(app) == pytest.approx([e.benchmarks[2].accuracy for e in evaluations], abs=1e-6)
+    app = open_page("run", run=str(run.id), benchmark="mean of benchmarks", target="86")
+    assert accuracies(app) == pytest.approx([e.mean_accuracy or 0.0 for e in evaluations], abs=1e-6)
+    assert "86 % reached after" in html(app) and "at step 0." in html(app), "the target is one of what is shown"
+    app = open_page("run", run=str(run.id), benchmark="nothing of ours")
+    assert app.selectbox(key="benchmark").value == "held-out"
+
+    (evaluation, *parts), now = table_of(app, "Spend by fate")[-4:], run.now()
+    assert evaluation[:3] == ["evaluation", text.number(now.eval_rollouts), text.number(now.eval_tokens)]
+    assert evaluation[3:] == ["–"]
+    assert [part[:3] for part in parts] == [
+        [b.benchmark, text.number(b.rollouts), text.number(b.tokens)] for b in spent
+    ]
+    assert sum(b.rollouts for b in spent) == now.eval_rollouts
+
+
+def accuracies(app: AppTest) -> list[float]:
+    """What the accuracy chart, the first of the page, shows of sampled answers."""
+    (dataset,) = app.get("vega_lite_chart")[0].proto.datasets or [app.get("vega_lite_chart")[0].proto]
+    data = dataset.data.data
+    return list(pa.ipc.open_stream(data).read_all()["sampled"].to_pylist())
+
+
+def test_one_benchmark_is_told_as_before(api: ApiServer, running: Story) -> None:
+    app = open_page("run", run=str(running.id))
+    assert "Benchmarks" not in html(app) and "benchmark" not in [box.key for box in app.selectbox]
+    evaluation, now = table_of(app, "Spend by fate")[-1], running.now()
+    assert evaluation[:3] == ["evaluation", text.number(now.eval_rollouts), text.number(now.eval_tokens)]
+    before_the_first_step = Story(running.engine, now.config).start()
+    told = table_of(open_page("run", run=str(before_the_first_step.id)), "Spend by fate")
+    assert [row[:2] for row in told] == [["sampled", "0"], ["evaluation", "320"]]
 
 
 def test_stop_and_resume(api: ApiServer, running: Story) -> None:
