@@ -13,11 +13,11 @@ import json
 import os
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Self, Union, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
 
 from pipeline.rewards.exact import ExactReward
 from pipeline.rewards.overlong import OverlongReward
@@ -662,22 +662,28 @@ def parse_reward(data: Any) -> RewardConfig:
     try:
         return _RewardOnly.model_validate({"reward": data}).reward
     except ValidationError as error:
-        raise ConfigProblems([_problem(e) for e in error.errors()]) from None
+        raise ConfigProblems([_problem(e, _RewardOnly) for e in error.errors()]) from None
 
 
-def _problem(error: Any) -> FieldProblem:
+def _problem(error: Any, config: type[Section] = RunConfig) -> FieldProblem:
     """Pydantic's error in the words of a config: the path as the user wrote it, and what would be accepted."""
-    path, members = [], _members(RunConfig)
+    path: list[str] = []
+    known: list[str] = []  # fields of the section that the path's last part is in
+    what = "section"
+    here: Any = config
     for part in error["loc"]:
-        if tagged := [m for m in members if part == m.model_fields.get("name", _NO_FIELD).default]:
-            members = tagged  # the chosen member of a union: pydantic puts its name into the path, the user did not
+        sections = _sections(here)
+        if len(sections) > 1:  # the chosen member of a union: pydantic puts its name into the path, the user did not
+            here = next((s for s in sections if s.model_fields["name"].default == part), None)
             continue
         path.append(str(part))
-        known = [name for m in members for name in m.model_fields]
+        known = list(sections[0].model_fields) if sections else []
         if part in known:
-            members = [i for m in members if part in m.model_fields for i in _members(m.model_fields[part].annotation)]
+            what, here = str(part), sections[0].model_fields[str(part)].annotation
+        else:  # a key or a place; what is one of many has their name without the s
+            what, here = what.removesuffix("s"), _item(here)
+    names = [str(s.model_fields["name"].default) for s in _sections(here) if "name" in s.model_fields]
     value, message = _shown(error["input"]), str(error["msg"]).removeprefix("Value error, ")
-    names = [str(m.model_fields["name"].default) for m in members if "name" in m.model_fields]
     match error["type"]:
         case "missing":
             value, message = None, "this field is required"
@@ -688,7 +694,7 @@ def _problem(error: Any) -> FieldProblem:
         case "union_tag_invalid":
             path.append("name")
             value = _shown(error["input"].get("name"))
-            message = f"unknown {path[0]} {value!r}; known: {', '.join(names)}"
+            message = f"unknown {what} {value!r}; known: {', '.join(names)}"
         case "union_tag_not_found":
             path.append("name")
             value, message = None, f"this field is required; one of {', '.join(names)}"
@@ -699,13 +705,22 @@ def _problem(error: Any) -> FieldProblem:
     return FieldProblem(field=".".join(path) or "config", value=value, message=message)
 
 
-_NO_FIELD = FieldInfo()
+def _sections(annotation: Any) -> list[type[Section]]:
+    """The sections that a value may be: the annotation itself, the members of a union however it is nested, or none."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    if get_origin(annotation) is Annotated:
+        return _sections(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [section for option in get_args(annotation) for section in _sections(option)]
+    return []
 
 
-def _members(annotation: Any) -> list[type[Section]]:
-    """The sections that an annotation allows: itself, the members of a union, or none."""
-    options = get_args(annotation) or (annotation,)
-    return [o for o in options if isinstance(o, type) and issubclass(o, Section)]
+def _item(annotation: Any) -> Any:
+    """What an item of a tuple or a value of a mapping may be."""
+    if get_origin(annotation) is tuple:
+        return get_args(annotation)[0]
+    return get_args(annotation)[1] if get_origin(annotation) is dict else None
 
 
 def _shown(value: Any) -> Any:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from typing import get_args, get_origin
 
 import pytest
 import yaml
 
-from pipeline.config import ConfigProblems, load_config, merge, parse_config, presets
+from pipeline.config import ConfigProblems, RunConfig, load_config, merge, parse_config, presets
+from pipeline.section import Section
 
 GOOD = {"model": {"path": "m"}, "data": {"train": "a.jsonl", "eval": "b.jsonl"}}
 
@@ -50,6 +52,61 @@ def test_every_fault_is_named_with_field_and_value():
 def test_impossible_thresholds(method, message):
     found = problems(method={"name": "pilot_commit", **method})
     assert message in found["method"].message
+
+
+def unions(section, path=(), seen=()):
+    """(path, what, names) of every choice of kinds in a config: "0" is a place in a list, "code" a key of a mapping."""
+    for name, field in section.model_fields.items():
+        here, what, at = field.annotation, name, (*path, name)
+        if get_origin(here) in (tuple, dict):
+            here, what = get_args(here)[get_origin(here) is dict], name.removesuffix("s")
+            at = (*at, "0" if get_origin(field.annotation) is tuple else "code")
+        pending, kinds = [here], []
+        while pending:
+            option = pending.pop()
+            pending += get_args(option)
+            kinds += [option] if isinstance(option, type) and issubclass(option, Section) else []
+        if len(kinds) > 1:
+            yield at, what, {kind.model_fields["name"].default for kind in kinds}
+        for kind in set(kinds) - set(seen):
+            within = (*at, kind.model_fields["name"].default) if len(kinds) > 1 else at
+            yield from unions(kind, within, (*seen, kind))
+
+
+CHOICES = list(unions(RunConfig))
+
+
+def test_every_choice_of_kinds_is_found():
+    assert {".".join(path) for path, _, _ in CHOICES} >= {
+        "method", "selection", "reward", "rewards.code", "engine", "evaluation.benchmarks.0.reward",
+        "reward.sum.parts.0.reward", "rewards.code.sum.parts.0.reward",
+        "evaluation.benchmarks.0.reward.sum.parts.0.reward",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "what", "names"), CHOICES, ids=[".".join(path) for path, _, _ in CHOICES])
+@pytest.mark.parametrize("given", [{"name": "nosuch"}, {}])
+def test_an_unknown_kind_is_told_which_there_are(path, what, names, given):
+    value, written = given, []
+    for part, before in zip(reversed(path), (*reversed(path[:-1]), ""), strict=True):
+        if part == "0":
+            value = [value]
+        elif part == "sum" and before in ("reward", "code", "0"):
+            value = {"name": "sum", **value}
+            continue
+        else:
+            value = {part: value}
+        written.insert(0, part)
+    found = problems(**value)[".".join([*written, "name"])].message
+    assert found.startswith(f"unknown {what} 'nosuch'; known: " if given else "this field is required; one of ")
+    assert set(found.rpartition(": " if given else "one of ")[2].split(", ")) == names
+
+
+def test_a_fault_in_a_mapping_is_named_by_its_key():
+    """Also where the key is the name of a reward, as that of its kind."""
+    found = problems(rewards={"code": {"name": "code", "timeout": 3}, "parts": {"name": "math", "timeout_s": -1}})
+    assert found["rewards.code.timeout"].message.startswith("unknown field 'timeout'; did you mean 'timeout_s'")
+    assert "greater than 0" in found["rewards.parts.timeout_s"].message
 
 
 def test_missing_fields_and_wrong_shapes():
