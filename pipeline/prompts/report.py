@@ -37,7 +37,7 @@ WORDS: Final[dict[FaultKind, str]] = {
     "held_out": "prompts that are also in the other set",
     "alike": "prompts that differ from others in case and white space only",
     "too_long": "prompts that are too long for the model",
-    "bad_answer": "reference answers that the reward cannot use",
+    "bad_answer": "reference answers that the reward cannot use, or may misread",
     "replaced": "prompts with replacement characters (U+FFFD): their text was broken before",
 }
 WARNINGS: Final = ("held_out", "alike", "too_long", "bad_answer", "replaced")
@@ -292,8 +292,9 @@ def _usual(name: str) -> RewardConfig | None:
 
 
 def unusable(reward: RewardConfig, answers: Sequence[str]) -> list[str | None]:
-    """Why the reward can't use each reference answer; None where it can. No response was ever right or wrong here: a
-    verdict on one that no reference equals is failed exactly where the reference itself is at fault."""
+    """Why the reward can't use each reference answer, or what is doubtful about it; None where nothing is. No response
+    was ever right or wrong here: a verdict on one that no reference equals is failed exactly where the reference itself
+    is at fault."""
     reasons: list[str | None] = [None] * len(answers)
     for part in parts_of(reward)[0]:
         # A look says what is wrong with a reference; code and tasks are not run for that.
@@ -309,4 +310,6 @@ def unusable(reward: RewardConfig, answers: Sequence[str]) -> list[str | None]:
 
 
 def _why(look: Verdict | Question) -> str | None:
-    return look.why if isinstance(look, Verdict) and look.failed else None
+    if not isinstance(look, Verdict):
+        return None
+    return look.why if look.failed else look.doubt

@@ -31,6 +31,11 @@ _SPACING = re.compile(r"(?<!\\)\\[!,;: ]|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|
 _SAID = re.compile(r"(?i:answer is)[\s:]*\$?([-+]?\d[\d,]{0,40}(?:\.\d{1,30})?)\$?\.?\s*$")
 _MARKED = re.compile(r"(?<!\\)\$|\\\(|\\\[|\\boxed")  # the text says itself what of it is a formula
 _UNITS = re.compile(r"^\\\$|\^\\circ$|\^\{\\circ\}$|\\%$")
+_PROSE = re.compile(r"(?=.*[A-Za-z]{4})[A-Za-z][A-Za-z ,.'-]*")
+_BARE = re.compile(r"\\(?:[cdt]?frac|[dt]?binom|sqrt)(?:\[[^\]]*\])?\s*(?:\{\s*\}|\Z)")
+_GOES_ON = re.compile(
+    r"(?:[=^_<>/*]|(?<![A-Za-z^+-])[+-]|\\(?:times|cdot|div|pm|mp|le|leq|ge|geq|ne|neq|approx|equiv|in|to|cup|cap))\s*\Z"
+)
 _TYPICAL = (
     "42", "\\frac{3}{4}", "2\\sqrt{13}", "x^2+3x-6", "\\left(3, \\frac{\\pi}{2}\\right)", "(2, \\infty)", "x=5", "1,-2",
     "90^\\circ", "6-5i", "\\text{Evelyn}", "\\begin{pmatrix} -1/3 \\\\ 2/3 \\end{pmatrix}", "1 \\pm \\sqrt{19}",
@@ -74,7 +79,8 @@ class MathReward(Reward):
             if not tail.strip():
                 return Verdict(0.0, "the response is empty", expected=shown(reference))
             return tail, reference
-        verdict = compare_plainly(given, reference)
+        # One that is broken may still be mathematics: math-verify says so.
+        verdict = compare_plainly(given, reference) if broken(reference) is None else None
         return verdict if verdict is not None else (f"\\boxed{{{given}}}", reference)
 
     def open_desk(self, workers: int) -> Processes:
@@ -90,6 +96,25 @@ def reference_of(answer: str) -> str | None:
     if len(text) > 1 and text[0] == text[-1] == "$" and text.strip("$") and "$" not in text.strip("$"):
         text = text.strip("$")
     return text if text and len(text) <= MAX_ANSWER else None
+
+
+@lru_cache(maxsize=4096)
+def broken(reference: str) -> str | None:
+    """What shows that a reference answer was cut off, or that none was ever there; None where nothing does."""
+    plain = re.sub(r"\\.", " ", reference, flags=re.DOTALL)  # without what is escaped, and first letters of commands
+    if not re.search(r"[^\W_]|[^\x00-\x7f]|\\\{", reference):
+        return "it has no letter or digit"
+    if plain.count("{") != plain.count("}"):
+        return "its braces do not match"
+    if reference.count("\\begin{") != reference.count("\\end{"):
+        return "an environment of it is not closed"
+    if _BARE.search(reference):
+        return "a fraction or root of it is empty"
+    if _GOES_ON.search(reference):
+        return "it ends in the middle of a formula"
+    if len(re.findall(r"[(\[]", plain)) > len(re.findall(r"[)\]]", plain)):
+        return "a bracket of it is not closed"
+    return None
 
 
 def compare_plainly(given: str, reference: str) -> Verdict | None:
@@ -154,11 +179,21 @@ def serve(settings: dict[str, Any]) -> Callable[[str, str], Verdict]:
 
     def compare(given: str, reference: str) -> Verdict:
         expected = read(reference if _MARKED.search(reference) else f"${reference}$")
-        if not expected:
-            return failed("the reference answer can't be read as mathematics", expected=shown(reference))
+        as_text, fault = all(isinstance(e, str) for e in expected), broken(reference)
+        if as_text and (fault or not expected):
+            why = "the reference answer can't be read as mathematics" + (f": {fault}" if fault else "")
+            return failed(why, expected=shown(reference))
+        doubt = None
+        if fault:
+            doubt = f"the reference answer may be cut off: {fault}"
+        elif as_text:
+            doubt = "the reference answer is no mathematics to math-verify: only what is written alike equals it"
+        elif _PROSE.fullmatch(reference):
+            doubt = "the reference answer is read as a product of letters: write words as \\text{...}"
         found = read(given)
         if not found:
-            return Verdict(0.0, "the response has no answer that can be read", expected=shown(reference))
+            why = "the response has no answer that can be read"
+            return Verdict(0.0, _with(why, doubt), expected=shown(reference), doubt=doubt)
         extracted = shown(str(found[-1]))  # the text: writing out the expression could take for ever
         right = False
         for one, other in itertools.product(expected, found):  # the expression and the text of each
@@ -169,6 +204,10 @@ def serve(settings: dict[str, Any]) -> Callable[[str, str], Verdict]:
             except Exception:  # math-verify's own rule: what sympy can't compare is not equal
                 continue
         why = "equal by math-verify" if right else "not equal by math-verify"
-        return Verdict(float(right), why, extracted, shown(reference))
+        return Verdict(float(right), why if right else _with(why, doubt), extracted, shown(reference), doubt=doubt)
 
     return compare
+
+
+def _with(why: str, doubt: str | None) -> str:
+    return why if doubt is None else f"{why}; {doubt}"

@@ -36,13 +36,15 @@ class Response:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """value: what trains; NaN when failed. why: one sentence. extracted: what was taken from the response.
-    expected: what that was compared with. accuracy: in [0, 1], what judges the prompt; None means the value does."""
+    expected: what that was compared with. accuracy: in [0, 1], what judges the prompt; None means the value does.
+    doubt: what may be wrong with the reference answer, where it is no failure."""
 
     value: float
     why: str
     extracted: str | None = None
     expected: str | None = None
     accuracy: float | None = None
+    doubt: str | None = None
 
     @property
     def failed(self) -> bool:

@@ -69,6 +69,10 @@ def test_answers_that_a_reward_cannot_use() -> None:
     assert [w is None for w in unusable(ChoiceReward(), ["B", "(c)", "7"])] == [True, True, False]
     assert [w is None for w in unusable(CodeReward(), ["assert f() == 1", "{"])] == [True, False]
     assert [w is None for w in unusable(MathReward(timeout_s=20), ["\\frac{1}{2}", "x" * 1001])] == [True, False]
+    answers = ["\\text{Evelyn}", "B", "\\frac{1}{", "???", "x=", "see figure", "The proof is trivial", "1+"]
+    reasons = unusable(MathReward(timeout_s=20), answers)
+    assert [why is None for why in reasons] == [True, True, *6 * [False]]
+    assert "its braces do not match" in str(reasons[2]) and "write words as \\text{...}" in str(reasons[5])
 
 
 def test_rows_that_name_a_reward_are_checked_by_it(tmp_path: Path) -> None:

@@ -112,6 +112,27 @@ def test_a_reference_without_mathematics_is_failed(scorer):
         assert scorer.score([Response(r"\boxed{7}", answer)])[0].failed
 
 
+BROKEN = [r"\frac{1}{", r"\sqrt", r"\frac{}{}", "((", "???", "-", "$", "x=", "x>", "x^", r"\begin{cases}"]
+TEXT = ["np.arcsin(10/13)", "E_{1},E_{2}", "t(0,4]", r"m_{\max }=n^{2}-n-1", "The proof is trivial", "½", "A+"]
+
+
+@pytest.mark.parametrize("answer", BROKEN)
+def test_a_reference_that_is_no_answer_is_failed_whatever_the_response(scorer, answer):
+    for response in (r"\boxed{3}", f"\\boxed{{{answer}}}", "It is 3."):
+        (score,) = scorer.score([Response(response, answer)])
+        assert score.failed and "reference answer" in score.parts["math"].why, score.parts["math"].why
+
+
+def test_a_reference_that_is_only_text_or_letters_still_counts_and_is_doubted(scorer):
+    """Names, choices and formulas that math-verify can't read, as published data has them."""
+    sure = [r"\text{Evelyn}", r"\text{east}", "B", "(C)", r"\text{(C)}", r"\infty", "[1, 2)", r"\{\}", "10 cm", "0^+"]
+    for answer in [*TEXT, "see figure", "Evelyn", "(1, 2", "2^", *sure]:
+        alike, other = scorer.score([Response(f"\\boxed{{{answer}}}", answer), Response("\\boxed{7919}", answer)])
+        assert (alike.reward, other.reward) == (1, 0), answer
+        doubt = other.parts["math"].doubt
+        assert (doubt is None) == (answer in sure) and (doubt or "") in other.parts["math"].why, (answer, doubt)
+
+
 def test_what_a_look_settles_is_what_math_verify_says():
     """The short cut only ever says what the library says, over answers of every kind it settles."""
     r = random.Random(1)
