@@ -157,7 +157,7 @@ def ledger_table(
     if len(ledger.evaluation) > 1:
         rows += [
             [f'<span class="pc-part">{escape(b.benchmark)}</span>', text.hover(b.rollouts), text.hover(b.tokens), *none]
-            for b in ledger.evaluation
+            for b in sorted(ledger.evaluation, key=lambda b: -b.rollouts)
         ]
     st.html(_fate_bar([spent[n] for n in known], total.rollouts))
     money = [escape(settings.currency)] if settings and price is not None else []

@@ -190,8 +190,8 @@ def test_benchmarks_besides_the_held_out_set(
     assert evaluation[:3] == ["evaluation", text.number(now.eval_rollouts), text.number(now.eval_tokens)]
     assert evaluation[3:] == ["–"]
     assert [part[:3] for part in parts] == [
-        [b.benchmark, text.number(b.rollouts), text.number(b.tokens)] for b in spent
-    ]
+        [b.benchmark, text.number(b.rollouts), text.number(b.tokens)] for b in sorted(spent, key=lambda b: -b.rollouts)
+    ], "the dearest first"
     assert sum(b.rollouts for b in spent) == now.eval_rollouts
 
 
