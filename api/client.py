@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -439,7 +439,9 @@ class Client:
     def presets(self) -> list[Preset]:
         return self._read(_presets, self._send("GET", "/api/v1/presets"))
 
-    def upload_prompts(self, name: str, file: str, content: bytes, **query: str | list[str] | None) -> PromptSetDetail:
+    def upload_prompts(
+        self, name: str, file: str, content: bytes | BinaryIO, **query: str | list[str] | None
+    ) -> PromptSetDetail:
         """Adds a file of prompts as a version of the set `name`. query: mapping, prompt_key and so on, reward, rewards,
         against, model. ApiError 422 counts every fault and names the first rows of each kind."""
         params = {"name": name, "file": file, **query}
@@ -545,7 +547,7 @@ class Client:
         *,
         params: dict[str, Any] | None = None,
         json: Any = None,
-        content: bytes | None = None,
+        content: bytes | BinaryIO | None = None,
         headers: dict[str, str] | None = None,
         wait: float = 0,
     ) -> _Body:
@@ -561,7 +563,7 @@ class Client:
         json: Any = None,
         data: dict[str, str] | None = None,
         files: Any = None,
-        content: bytes | None = None,
+        content: bytes | BinaryIO | None = None,
         headers: dict[str, str] | None = None,
         wait: float = 0,
     ) -> httpx.Response:

@@ -419,6 +419,26 @@ def data_convert(
     print(converted(described(source, mapping, keys, system=system, template=template), out))
 
 
+@data.command("upload")
+def data_upload(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet, at most 256 MiB.")],
+    name: Annotated[str | None, typer.Option(help="Name of the set; unset: that of the file.")] = None,
+    mapping: MappingOption = "plain",
+    prompt_key: PromptKey = None,
+    answer_key: AnswerKey = None,
+    tags_key: TagsKey = None,
+    reward_key: RewardKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a file as a version of a set that configs name set:NAME@VERSION: all of it, or nothing and why."""
+    from cli.data import uploaded
+
+    keys = {"prompt_key": prompt_key, "answer_key": answer_key, "tags_key": tags_key, "reward_key": reward_key}
+    with _client() as client:
+        stored = uploaded(client, file, name, mapping, keys)
+    print(stored.model_dump_json(indent=2) if as_json else f"{stored.ref}: {stored.n_prompts:,} prompts")
+
+
 @data.command("fetch")
 def data_fetch(
     source: Annotated[

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from cli.failure import WRONG_USE, Failure
+from api.client import Client
+from api.schemas import PromptSetDetail
+from cli.failure import WRONG_USE, Failure, told
 from cli.table import table
 from pipeline.config import ConfigProblems, DataConfig, MappingName, parse_reward
 from pipeline.datasets import SETS, prepare
@@ -79,6 +82,19 @@ def converted(data: DataConfig, out: Path) -> str:
     except (ConfigProblems, OSError) as error:
         raise Failure(str(error), WRONG_USE) from None
     return f"{out}: {len(written):,} prompts"
+
+
+def uploaded(
+    client: Client, file: Path, name: str | None, mapping: str, keys: Mapping[str, str | None]
+) -> PromptSetDetail:
+    """Raises Failure that names the bad rows."""
+    described(str(file), mapping, keys)
+    proposed = re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-._")[:64] or "prompts"
+    try:
+        with told(), file.open("rb") as content:
+            return client.upload_prompts(name or proposed, file.name, content, mapping=mapping, **keys)
+    except OSError as error:
+        raise Failure(f"{file} cannot be read: {error.strerror}", WRONG_USE) from None
 
 
 def fetched(source: str) -> str:

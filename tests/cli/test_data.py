@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from api.client import Client
+from api.settings import Settings
 from pipeline.config import ROOT
+from tests.api.served import ApiServer
 
 OWN = ("--prompt-key", "q", "--answer-key", "a", "--tags-key", "topics", "--reward-key", "by")
 
 
-def pilot(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(ROOT / "pilot"), "data", *map(str, words)], capture_output=True, text=True, timeout=120, cwd=ROOT
-    )
+def pilot(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command, env = [str(ROOT / "pilot"), "data", *map(str, words)], os.environ | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env)
 
 
 def write(path: Path, *rows: dict[str, object]) -> Path:
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def api(database_url: str, broker_url: str, home: Path) -> Iterator[ApiServer]:
+    with ApiServer(Settings(database_url=database_url, redis_url=broker_url, pilot_home=home)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -64,3 +74,27 @@ def test_what_cannot_be_read_so(own: Path) -> None:
     ):
         answer = pilot("validate", own, *words)
         assert (answer.returncode, told in answer.stderr) == (2, True), answer.stderr
+
+
+def test_a_file_is_uploaded_as_it_is(api: ApiServer, own: Path, tmp_path: Path) -> None:
+    address = {"PILOT_API_URL": api.url, "PILOT_TOKEN": api.token}
+    given = pilot("upload", own, *OWN, **address)
+    assert given.returncode == 0 and given.stdout.startswith("set:own@") and given.stdout.endswith(": 1 prompts\n")
+    again = json.loads(pilot("upload", own, *OWN, "--name", "mine", "--json", **address).stdout)
+    with Client(api.url, api.token) as client:
+        assert {s.ref for s in client.list_prompt_sets().prompt_sets} == {given.stdout.split(": ")[0], again["ref"]}
+    for words, told in (
+        ((own,), "has no text in 'prompt'"),
+        ((own, "--mapping", "mnist"), "--mapping: unknown; known: plain"),
+        ((tmp_path / "no.jsonl",), "no.jsonl cannot be read: No such file or directory"),
+        ((own, *OWN, "--name", "Not so"), "query.name: accepted: up to 64 small letters"),
+    ):
+        refused = pilot("upload", *words, **address)
+        assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_file_that_the_api_does_not_take_is_refused_by_it(api: ApiServer, tmp_path: Path) -> None:
+    with (tmp_path / "large.jsonl").open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    refused = pilot("upload", tmp_path / "large.jsonl", PILOT_API_URL=api.url, PILOT_TOKEN=api.token)
+    assert refused.returncode == 1 and "At most 256 MiB are accepted" in refused.stderr, refused.stderr

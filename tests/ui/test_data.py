@@ -26,6 +26,12 @@ def test_no_sets_yet(api: ApiServer) -> None:
     assert "No prompt sets yet" in page and "set:NAME@VERSION" in page
 
 
+def test_what_the_page_takes_is_told(api: ApiServer) -> None:
+    app = open_page("data")
+    assert app.file_uploader[0].proto.max_upload_size_mb == 64
+    assert "A larger one, up to 256 MiB: `./pilot data upload FILE`" in said(app)
+
+
 def test_over_long_prompts_are_found_by_a_model(api: ApiServer, tmp_path: Path) -> None:
     policy = shutil.copytree(ROOT / "pipeline" / "bundled" / "policy", tmp_path / "policy")
     config = json.loads((policy / "config.json").read_text())

@@ -16,6 +16,7 @@ from ui.connection import api_errors, client, lacks, show_lost, show_refused
 
 PAGE_SIZE = 200
 ROWS = 20
+MOST_MB = 64  # the dashboard holds it while the page is open; the API, which keeps it on disk, takes 256 MiB
 REWARDS = ("none", "math", "gsm8k", "numeric", "choice", "exact", "code", "reasoning_gym")
 
 
@@ -130,10 +131,11 @@ def _leave(stored: PromptSetDetail) -> None:
 def _add(known: Sequence[PromptSetOut]) -> None:
     st.subheader("Add a prompt set", anchor=False)
     file = st.file_uploader(
-        "File of prompts", type=["jsonl", "json", "csv", "parquet"], key="data.file",
+        "File of prompts", type=["jsonl", "json", "csv", "parquet"], key="data.file", max_upload_size=MOST_MB,
         help="A row is a prompt (a text, or a list of messages) and its reference answer; tags and the name of a "
         "reward are optional.",
     )  # fmt: skip
+    st.caption("A larger one, up to 256 MiB: `./pilot data upload FILE`, or `POST /api/v1/prompt-sets`.")
     if file is None:
         return
     query = _query(file.name, known)
