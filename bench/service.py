@@ -53,6 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS, STEPS, METRICS, PROMPTS, VISITS, COMPARED = 1000, 10_000, 50, 100_000, 5_000_000, 20
 MOST_MS, MOST_S = 100.0, 1.0
 CHARTED = ("reward_variance", "loss", "grad_norm", "entropy", "response_tokens")
+CHART = {"points": 400, "metric": list(CHARTED)}
 
 _FILL = (
     """
@@ -169,7 +170,7 @@ def questions(runs: Sequence[uuid.UUID], prompt: str) -> dict[str, tuple[str, di
         "prompts page, one bucket": (f"{run}/prompts", {"bucket": "ready", "sort": "success_rate"}),
         "prompts page, search": (f"{run}/prompts", {"search": "is 123"}),
         "prompt history": (f"{run}/prompts/{prompt}", {}),
-        "metrics": (f"{run}/metrics", last),
+        "metrics": (f"{run}/metrics", CHART),
         f"compare {len(runs)} runs": ("/api/v1/compare", {"run": [str(each) for each in runs]}),
     }
 
@@ -222,7 +223,7 @@ def ours(engine: sa.Engine, http: httpx.Client, run_dir: Path, n_steps: int) -> 
     log.close()
     tail.drain()
     logged = time.perf_counter() - start
-    asked = timed(lambda: http.get(f"/api/v1/runs/{run_id}/metrics", params={"points": 400}), 10)
+    asked = timed(lambda: http.get(f"/api/v1/runs/{run_id}/metrics", params=CHART), 10)
     return logged, p95(asked)
 
 
