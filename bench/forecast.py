@@ -46,17 +46,17 @@ def history(run: Outcome) -> History:
     last = run.steps[-1].step
     stage = "pilot" if run.config.method.name == "pilot_commit" else "commit"
     seen: Counter[tuple[Any, ...]] = Counter()
-    sampled: Counter[tuple[int, int]] = Counter()
-    tokens: Counter[tuple[int, int]] = Counter()
+    sampled: Counter[int] = Counter()
+    tokens: Counter[int] = Counter()
     prompts = set()
     for step in run.steps:
-        part = part_of(step.step, last)
+        part = part_of(step.step)
         for visit in step.visits:
             sampled[part] += visit.n
             tokens[part] += visit.tokens
             if visit.stage == stage and visit.success_rate is not None:
                 n = visit.n - visit.n_failed
-                seen[(run.name, *part, n, round(visit.success_rate * n))] += 1
+                seen[(run.name, part, n, round(visit.success_rate * n))] += 1
                 prompts.add(visit.prompt_id)
     total = {name: sum(step.metrics.get(name) or 0.0 for step in run.steps) for name in run.steps[0].metrics}
     sample = total["seconds_generate"] + total["seconds_reward"]
@@ -70,10 +70,11 @@ def history(run: Outcome) -> History:
     )
     return History(
         [Seen(*key, groups) for key, groups in seen.items()],
-        [Length(run.name, *part, sampled[part], tokens[part]) for part in sampled],
+        [Length(run.name, part, sampled[part], tokens[part]) for part in sampled],
         [pace],
         1,
         len(prompts),
+        last,
     )
 
 

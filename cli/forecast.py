@@ -7,7 +7,7 @@ from cli.table import table
 
 
 def forecast_told(told: Forecast) -> str:
-    """By stage, with 90 % intervals, and what it rests on."""
+    """By stage, with ranges, and what it rests on."""
     rows = [("STAGE", "ROLLOUTS", "TOKENS", "GPU-HOURS")]
     rows += [(s.stage, _count(s.rollouts), _count(s.tokens), _hours(s.gpu_hours)) for s in told.stages]
     rows.append(("training", _count(told.rollouts), _count(told.tokens), f"{_hours(told.gpu_hours)} with all the rest"))
@@ -19,7 +19,8 @@ def forecast_told(told: Forecast) -> str:
         lines.append(f"Saves {_percent(told.saving)} of the rollouts of GRPO for the same number of useful prompts.")
     if told.runs:
         runs = "1 run" if told.runs == 1 else f"{told.runs} runs"
-        lines.append(f"Rests on {runs}, {told.prompts:,} prompts and {told.visits:,} visits; intervals are 90 %.")
+        meant = "ranges are meant to hold in 9 of 10 cases" + (", but for what is not known" if told.unknown else "")
+        lines.append(f"Rests on {runs}, {told.prompts:,} prompts and {told.visits:,} visits; {meant}.")
     lines += [f"Not known: {words}" for words in told.unknown]
     return "\n".join(lines)
 

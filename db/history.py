@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -60,13 +60,13 @@ class Past(NamedTuple):
     prompts: int
 
 
-def past(session: Session, dataset: str, model: str, parts: int) -> Past:
+def past(session: Session, dataset: str, model: str, edges: Sequence[int]) -> Past:
     """Of the newest runs on this data set that began with this model and have finished a step.
 
-    parts: each run is cut into at most so many of equal length, as pipeline.forecast.part_of does.
+    edges: the first step of each part that runs are cut into.
     """
     newest = [tuple(row) for row in session.execute(_NEWEST, {"dataset": dataset, "model": model, "runs": RUNS})]
-    runs = [_once((stamp, parts), partial(_read, session, stamp[0], parts)) for stamp in newest]
+    runs = [_once((stamp, tuple(edges)), partial(_read, session, stamp[0], edges)) for stamp in newest]
     ids = {"ids": [stamp[0] for stamp in newest]}
     return Past(
         [took for took, _, _ in runs],
@@ -86,8 +86,8 @@ def _once(key: Hashable, read: Callable[[], _T]) -> _T:
     return cast(_T, found)
 
 
-def _read(session: Session, run: uuid.UUID, parts: int) -> tuple[Took, list[Groups], list[Sampled]]:
-    given = {"id": run, "parts": parts}
+def _read(session: Session, run: uuid.UUID, edges: Sequence[int]) -> tuple[Took, list[Groups], list[Sampled]]:
+    given = {"id": run, "edges": list(edges)}
     took = Took(*session.execute(_TOOK, given).one())
     groups = [Groups(*row) for row in session.execute(_GROUPS, given)]
     return took, groups, [Sampled(*row) for row in session.execute(_SAMPLED, given)]
@@ -121,7 +121,7 @@ _TOOK = text(
     WHERE runs.id = :id
     """
 )
-_PART = "(visits.step - 1) / ceil(runs.step / CAST(:parts AS float8))::int"
+_PART = "width_bucket(visits.step, CAST(:edges AS int[])) - 1"
 _FIRST = "visits.stage = CASE WHEN runs.method = 'pilot_commit' THEN 'pilot' ELSE 'commit' END"
 _GROUPS = text(
     f"""
@@ -134,7 +134,7 @@ _GROUPS = text(
 _SAMPLED = text(
     f"""
     SELECT run_id, {_PART} AS part, sum(n)::bigint, sum(visits.tokens)::bigint
-    FROM prompt_visits AS visits JOIN runs ON runs.id = run_id WHERE run_id = :id GROUP BY run_id, part
+    FROM prompt_visits AS visits WHERE run_id = :id GROUP BY run_id, part
     """
 )
 _PROMPTS = text("SELECT count(DISTINCT prompt_id) FROM prompt_states WHERE run_id = ANY (:ids) AND visits > 0")

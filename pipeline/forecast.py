@@ -11,6 +11,7 @@ Per step, with `bt` prompts to train on and `ready` the share of piloted prompts
 have done with that prompt. Its success rate has the posterior Beta(a + k, b + n - k), where Beta(a, b) is fitted to all
 groups; how many of n_pilot rollouts come out right is then beta-binomial, and the thresholds say which bucket that is.
 A prompt gets easier as the policy learns, so step s of the new run takes the shares that the old runs had at step s.
+How much runs differ is told at steps that they share. What they saw beyond the new run's last step is left out.
 
 docs/forecast.md has what it assumes and how far it was off.
 """
@@ -18,32 +19,47 @@ docs/forecast.md has what it assumes and how far it was off.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, TypeVar
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
 from pipeline.config import DapoMethod, GrpoMethod, PilotCommitMethod, Pods, RunConfig
 
 Stage = Literal["pilot", "commit", "evaluation"]
-PARTS: Final = 12
-"""A history is cut into so many parts of equal length, each with shares of its own."""
+
+
+def _edges() -> list[int]:
+    edges = [1]
+    while edges[-1] < 1_000_000:
+        edges.append(edges[-1] + max(5, edges[-1] // 4))
+    return edges
+
+
+EDGES: Final = _edges()
+"""The first steps of the parts that every run is cut into: five steps each at first, then a quarter longer each, as a
+policy changes less and less. They are the same for a short run and a long one, so these can be compared."""
 RUN_TO_RUN: Final = 0.1
-"""Relative standard deviation of a share or a length between runs that differ in seed and method alone, as long as
-history has too few runs to tell. docs/forecast.md measures it."""
+"""Relative standard deviation of a share or a length between runs that differ in seed and method alone: what is assumed
+before any run tells, with the weight of `ASSUMED` runs after. docs/forecast.md measures it."""
 PACE_TO_PACE: Final = 0.3
 """The same of seconds per rollout: machines are shared."""
+ASSUMED: Final = 2
+MOST: Final = 0.5
+"""A larger relative standard deviation tells nothing."""
+LEAST: Final = 100
+"""A run that has fewer useful groups says more about chance than about runs."""
 Z_90: Final = 1.645
 """Half-width of a 90 % interval, in standard deviations."""
 
 
 class Seen(NamedTuple):
-    """Groups of a run's first stage, in steps first..last: `groups` of them had `k` right of `n` scored rollouts."""
+    """Groups of a run's first stage in one part of it: `groups` of them had `k` right of `n` scored rollouts."""
 
     run: str
-    first: int
-    last: int
+    part: int
     n: int
     k: int
     groups: int
@@ -53,8 +69,7 @@ class Length(NamedTuple):
     """Mean response length in a part of a run."""
 
     run: str
-    first: int
-    last: int
+    part: int
     rollouts: int
     tokens: int
 
@@ -79,21 +94,21 @@ class History(NamedTuple):
     runs: int
     prompts: int
     """Different prompts that were visited."""
+    steps: int
+    """That the longest of these runs has trained."""
 
 
-NO_HISTORY: Final = History((), (), (), 0, 0)
+NO_HISTORY: Final = History((), (), (), 0, 0, 0)
 
 
-def part_of(step: int, last: int) -> tuple[int, int]:
-    """The first and the last step of the part, of a run of `last` steps, that `step` lies in."""
-    width = math.ceil(last / PARTS)
-    first = (step - 1) // width * width + 1
-    return first, min(last, first + width - 1)
+def part_of(step: int) -> int:
+    """The part that a step lies in, from 0."""
+    return bisect(EDGES, step) - 1
 
 
 class Range(BaseModel):
-    """A number and its 90 % interval. All three are equal when it is known exactly, and null where nothing is known;
-    without a history `low` and `high` are bounds, and `expected` is null."""
+    """A number and its 90 % interval: low <= expected <= high. All three are equal when it is known exactly, and null
+    where nothing is known; where history cannot tell, `low` and `high` are bounds, and `expected` is null."""
 
     low: float | None = None
     expected: float | None = None
@@ -140,124 +155,196 @@ class _Expected(NamedTuple):
 
 def forecast(config: RunConfig, n_train: int, n_eval: int, history: History = NO_HISTORY) -> Forecast:
     """n_train: prompts to train on. n_eval: responses that one evaluation samples."""
+    history = _cut(history, config.budget.steps)
     known = _Known(config, history)
     middle = _course(config, n_train, known, 0.0)
-    cheap, dear = _course(config, n_train, known, 1.0), _course(config, n_train, known, -1.0)
-    steps, ends_by = _end(config, n_eval, known, middle or dear)
-    courses = (cheap or _bound(config, n_train, cheap=True), middle, dear or _bound(config, n_train, cheap=False))
-    pilot = _stage("pilot", config, known, [c and sum(c.pilots[:steps]) for c in courses], courses, steps)
-    commit = _stage("commit", config, known, [c and sum(c.commits[:steps]) for c in courses], courses, steps)
-    evaluation = _evaluation(config, known, n_eval, steps)
-    has_pilots = isinstance(config.method, PilotCommitMethod)
-    training = [pilot, commit] if has_pilots else [commit]
-    rest = _times(Range(low=1, expected=1, high=1), known.rest, steps * config.engine.n_gpus / 3600)
+    cheap = _course(config, n_train, known, 1.0) or _bound(config, n_train, cheap=True)
+    dear = _course(config, n_train, known, -1.0) or _bound(config, n_train, cheap=False)
+    steps, ends_by = _end(config, n_eval, known, middle or cheap)
+    courses = [(course, _end(config, n_eval, known, course)[0]) for course in (middle, cheap, dear) if course]
+
+    def over(amount: Callable[[_Expected, int], float]) -> Range:
+        """Of the three ways that it may go: the one that pilots least need not be the one that commits least."""
+        found = [float(amount(course, until)) for course, until in courses]
+        return Range(low=min(found), expected=found[0] if middle else None, high=max(found))
+
+    budget, per_second = config.budget, config.engine.n_gpus / 3600
+    hours = [budget.gpu_hours, None if budget.wall_clock_s is None else budget.wall_clock_s * per_second]
+    length = known.length(max(1, steps))
+
+    def stage(name: Stage, sampled: Range, *times: Range, of_budget: bool = True) -> StageForecast:
+        return StageForecast(
+            stage=name,
+            rollouts=_bounded(sampled, budget.rollouts if of_budget else None),
+            tokens=_bounded(_times(sampled, length), budget.tokens if of_budget else None),
+            gpu_hours=_bounded(_sum(times), *hours),
+        )
+
+    pilots, commits = over(lambda c, until: sum(c.pilots[:until])), over(lambda c, until: sum(c.commits[:until]))
+    trained = over(lambda c, until: sum(c.trained[:until]))
+    evaluated = over(lambda _, until: n_eval * _evaluations(config, until))
+    # The update is the commits' doing: its time is counted there.
+    commit_times = _times(commits, known.sample, per_second), _times(trained, known.update, per_second)
+    stages = [
+        stage("commit", commits, *commit_times),
+        stage("evaluation", evaluated, _times(evaluated, known.evaluate, per_second), of_budget=False),
+    ]
+    if isinstance(config.method, PilotCommitMethod):
+        stages.insert(0, stage("pilot", pilots, _times(pilots, known.sample, per_second)))
+    rest = _times(over(lambda _, until: until), known.rest, per_second)
+    rollouts = over(lambda c, until: sum(c.pilots[:until]) + sum(c.commits[:until]))
     return Forecast(
         steps=steps,
         ends_by=ends_by,
-        stages=[*training, evaluation],
-        rollouts=_bounded(_sum(s.rollouts for s in training), config.budget.rollouts),
-        tokens=_bounded(_sum(s.tokens for s in training), config.budget.tokens),
-        gpu_hours=_bounded(_sum([*(s.gpu_hours for s in (*training, evaluation)), rest]), config.budget.gpu_hours),
-        shares=known.mean_shares(steps) if history.seen and not isinstance(config.method, GrpoMethod) else {},
+        stages=stages,
+        rollouts=_bounded(rollouts, budget.rollouts),
+        tokens=_bounded(_times(rollouts, length), budget.tokens),
+        gpu_hours=_bounded(_sum([*(stage.gpu_hours for stage in stages), rest]), *hours),
+        shares=known.shares.mean(steps) if known.shares and not isinstance(config.method, GrpoMethod) else {},
         saving=_saving(config, known, steps),
         runs=history.runs,
         prompts=history.prompts,
         visits=sum(seen.groups for seen in history.seen),
-        unknown=_unknown(config, history),
+        unknown=_unknown(config, history, known, steps),
     )
 
 
-class _Known:
-    """History, asked by step: shares, lengths and paces, each with how sure it is."""
-
-    def __init__(self, config: RunConfig, history: History) -> None:
-        self.history = history
-        self.shares = _Shares(config, history) if history.seen else None
-        self.sample = _pace([pace.sample for pace in history.paces])
-        self.update = _pace([pace.update for pace in history.paces])
-        self.evaluate = _pace([pace.evaluate for pace in history.paces])
-        self.rest = _pace([pace.rest for pace in history.paces])
-
-    def mean_shares(self, steps: int) -> dict[str, Range]:
-        """Over the run's steps."""
-        assert self.shares is not None
-        at = [self.shares.at(step) for step in range(1, max(1, steps) + 1)]
-        found = {}
-        for bucket in at[0]:
-            mean = sum(shares[bucket] for shares in at) / len(at)
-            error = Z_90 * self.shares.error * mean
-            found[bucket] = Range(low=max(0.0, mean - error), expected=mean, high=min(1.0, mean + error))
-        return found
-
-    def length(self, steps: int, longest: int) -> Range:
-        """Mean response tokens over the run's steps."""
-        lengths = self.history.lengths
-        if not lengths:
-            return Range(low=1, high=longest)
-        means = []
-        known = min(steps, max(part.last for part in lengths))  # beyond it nothing changes
-        for step in range(1, known + 1):
-            here = _at(lengths, step)
-            means.append(sum(part.tokens for part in here) / sum(part.rollouts for part in here))
-        mean = (sum(means) + (steps - known) * means[-1]) / steps
-        by_run: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        for part in lengths:
-            by_run[part.run][0] += part.tokens
-            by_run[part.run][1] += part.rollouts
-        error = Z_90 * _between([tokens / rollouts for tokens, rollouts in by_run.values()])
-        return Range(low=mean * max(0.0, 1 - error), expected=mean, high=min(longest, mean * (1 + error)))
+def _cut(history: History, steps: int) -> History:
+    """Without what runs saw beyond so many steps: of a longer run only its beginning is like a shorter one."""
+    last = part_of(steps)
+    return history._replace(
+        seen=[seen for seen in history.seen if seen.part <= last],
+        lengths=[length for length in history.lengths if length.part <= last],
+    )
 
 
-class _Block(NamedTuple):
-    """All groups of a part of a run: how many would be in each bucket."""
+class _Curve:
+    """A mean by part, from (amount, number) by run and part; and its relative standard deviation from run to run.
 
-    run: str
-    first: int
-    last: int
-    buckets: dict[str, float]
+    Runs are compared with all of them together, at the parts that at least two of them hold.
+    """
+
+    def __init__(self, cells: Mapping[tuple[str, int], tuple[float, float]]) -> None:
+        totals: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for (_, part), (amount, number) in cells.items():
+            totals[part][0] += amount
+            totals[part][1] += number
+        self._by_part = {part: amount / number for part, (amount, number) in totals.items()}
+        runs = Counter(part for _, part in cells)
+        compared: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for (run, part), (amount, number) in cells.items():
+            if runs[part] > 1:
+                compared[run][0] += amount
+                compared[run][1] += number * self._by_part[part]
+        self.error = _between([amount / usual for amount, usual in compared.values() if usual >= LEAST], RUN_TO_RUN)
+
+    def at(self, step: int) -> float:
+        """In steps that no run has reached, or that sampled nothing, as in the nearest part."""
+        part = part_of(step)
+        if part not in self._by_part:
+            part = min(self._by_part, key=lambda known: (abs(known - part), known))
+        return self._by_part[part]
+
+    def mean(self, steps: int) -> float:
+        return sum(self.at(EDGES[part]) * n for part, n in Counter(map(part_of, range(1, steps + 1))).items()) / steps
 
 
 class _Shares:
-    """Which part of the piloted prompts lands in which bucket, by step. error: relative standard deviation.
-
-    The first bucket is the one that is worth training on.
-    """
+    """Which part of the piloted prompts lands in which bucket, by step. The first bucket is worth training on."""
 
     def __init__(self, config: RunConfig, history: History) -> None:
         prior = fitted_prior(history.seen)
         judged = {(seen.n, seen.k): judge(config, seen.n, seen.k, prior) for seen in history.seen}
-        blocks: dict[tuple[str, int, int], dict[str, float]] = {}
+        found: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for seen in history.seen:
-            counts = blocks.setdefault((seen.run, seen.first, seen.last), defaultdict(float))
             for bucket, share in judged[seen.n, seen.k].items():
-                counts[bucket] += seen.groups * share
-        self.blocks = [_Block(*place, buckets) for place, buckets in blocks.items()]
-        self._last = max(block.last for block in self.blocks)  # beyond it nothing changes
-        self._by_step: dict[int, dict[str, float]] = {}
-        by_run: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for block in self.blocks:
-            by_run[block.run][0] += next(iter(block.buckets.values()))
-            by_run[block.run][1] += sum(block.buckets.values())
-        useful = [found / groups for found, groups in by_run.values()]
-        groups = sum(seen.groups for seen in history.seen)
-        mean = sum(useful) / len(useful)
-        chance = math.sqrt((1 - mean) / (mean * groups)) if mean > 0 else 1.0
-        self.error = math.hypot(chance, _between(useful))
+                found[seen.run, seen.part][bucket] += seen.groups * share
+        groups = {place: sum(counts.values()) for place, counts in found.items()}
+        self._curves = {
+            bucket: _Curve({place: (counts[bucket], groups[place]) for place, counts in found.items()})
+            for bucket in next(iter(judged.values()))
+        }
+        self._groups = sum(groups.values())
+        self._useful = next(iter(self._curves.values()))
+        self.found = sum(next(iter(counts.values())) for counts in found.values())
+        self.between = self._useful.error
+        self.error = self._error(self._useful, self.found / self._groups)
 
-    def at(self, step: int) -> dict[str, float]:
-        """The share of each bucket."""
-        step = min(step, self._last)
-        if step not in self._by_step:
-            here = _at(self.blocks, step)
-            counts = {bucket: sum(block.buckets[bucket] for block in here) for bucket in here[0].buckets}
-            groups = sum(counts.values())
-            self._by_step[step] = {bucket: count / groups for bucket, count in counts.items()}
-        return self._by_step[step]
+    def _error(self, curve: _Curve, share: float) -> float:
+        """Relative standard deviation, of few groups and from run to run."""
+        return math.hypot(math.sqrt((1 - min(1.0, share)) / (share * self._groups)), curve.error) if share else 1.0
+
+    def mean(self, steps: int) -> dict[str, Range]:
+        """Over the run's steps."""
+        told = {}
+        for bucket, curve in self._curves.items():
+            mean = min(1.0, curve.mean(max(1, steps)))
+            error = Z_90 * self._error(curve, mean) * mean
+            told[bucket] = Range(low=max(0.0, mean - error), expected=mean, high=min(1.0, mean + error))
+        return told
 
     def useful(self, step: int, sigmas: float) -> float:
-        """Share of groups worth training on, so many times its 90 % error above what is expected."""
-        expected = next(iter(self.at(step).values()))
-        return min(1.0, max(1e-3, expected * (1 + sigmas * Z_90 * self.error)))
+        """Share of groups worth training on, so many times its 90 % error above what is expected.
+
+        The error is a factor: rollouts go with one over the share, and no share is below 0.
+        """
+        return min(1.0, max(1e-6, self._useful.at(step) * math.exp(sigmas * Z_90 * self.error)))
+
+
+class _Known:
+    """What history tells of this config, and in `doubts` why it does not tell what one could expect of it."""
+
+    def __init__(self, config: RunConfig, history: History) -> None:
+        self.doubts: list[str] = []
+        self._longest = config.sampling.max_new_tokens
+        self.shares = _Shares(config, history) if history.seen else None
+        if self.shares is not None and self.shares.error > MOST:
+            why = f"the {history.runs} runs on these prompts disagree by {self.shares.between:.0%} at the same steps"
+            if self.shares.between <= MOST:
+                why = f"earlier runs met {self.shares.found:,.0f} of them, too few to tell"
+            if not isinstance(config.method, GrpoMethod):
+                self.doubts.append(f"How many {_sought(config)}: {why}. {_BOUNDS}")
+            self.shares = None
+        cells = {(part.run, part.part): (float(part.tokens), float(part.rollouts)) for part in history.lengths}
+        self._lengths = _Curve(cells) if cells else None
+        if self._lengths is not None and self._lengths.error > MOST:
+            self.doubts.append(
+                f"How long responses are: the {history.runs} runs on these prompts disagree by "
+                f"{self._lengths.error:.0%} at the same steps. Tokens are given as bounds."
+            )
+            self._lengths = None
+        self.sample = self._pace("sampling a rollout", [pace.sample for pace in history.paces])
+        self.update = self._pace("training on a rollout", [pace.update for pace in history.paces])
+        self.evaluate = self._pace("evaluating a response", [pace.evaluate for pace in history.paces])
+        self.rest = self._pace("the rest of a step", [pace.rest for pace in history.paces])
+
+    def length(self, steps: int) -> Range:
+        """Mean response tokens over the run's steps."""
+        if self._lengths is None:
+            return Range(low=1, high=self._longest)
+        mean = min(self._longest, self._lengths.mean(steps))
+        factor = math.exp(Z_90 * self._lengths.error)
+        return Range(low=mean / factor, expected=mean, high=min(self._longest, mean * factor))
+
+    def _pace(self, what: str, seconds: Sequence[float]) -> Range:
+        """What was measured lies inside in any case."""
+        if not seconds:
+            return Range()
+        mean = sum(seconds) / len(seconds)
+        error = _between([second / mean for second in seconds] if mean else [], PACE_TO_PACE)
+        low, high = min(*seconds, mean), max(*seconds, mean)
+        if error > MOST:
+            self.doubts.append(f"How fast it is: {what} took {low:.2g} to {high:.2g} s. GPU-hours span these.")
+            return Range(low=low, expected=mean, high=high)
+        factor = math.exp(Z_90 * error)
+        return Range(low=min(low, mean / factor), expected=mean, high=max(high, mean * factor))
+
+
+def _between(ratios: Sequence[float], assumed: float) -> float:
+    """Relative standard deviation of runs, each given as its ratio to all; what is assumed weighs as much as `ASSUMED`
+    runs do, because few runs that happen to be alike say little."""
+    squares = sum((ratio - 1) ** 2 for ratio in ratios)
+    return math.sqrt((ASSUMED * assumed**2 + squares) / (ASSUMED + max(0, len(ratios) - 1)))
 
 
 def fitted_prior(seen: Sequence[Seen]) -> tuple[float, float]:
@@ -365,24 +452,23 @@ def _trained(config: RunConfig, prompts: float) -> float:
     return prompts * (selection.keep if isinstance(selection, Pods) else config.method.group_size)
 
 
-def _end(config: RunConfig, n_eval: int, known: _Known, course: _Expected | None) -> tuple[int, str]:
+def _end(config: RunConfig, n_eval: int, known: _Known, course: _Expected) -> tuple[int, str]:
     """How many steps are trained, and the budget that ends it."""
     budget, n_gpus = config.budget, config.engine.n_gpus
-    if course is None:
-        return budget.steps, "budget.steps"
-    per_token = known.length(budget.steps, config.sampling.max_new_tokens).expected
+    per_token = known.length(budget.steps).expected or 0.0
+    timed = None not in (known.sample.expected, known.update.expected, known.rest.expected)
     rollouts, seconds = 0.0, 0.0
     for step in range(budget.steps):
         sampled = course.pilots[step] + course.commits[step]
         rollouts += sampled
-        if None not in (known.sample.expected, known.update.expected, known.rest.expected):
+        if timed:
             seconds += sampled * (known.sample.expected or 0) + course.trained[step] * (known.update.expected or 0)
             seconds += known.rest.expected or 0
         if step % config.evaluation.every == 0:
             seconds += n_eval * (known.evaluate.expected or 0)
         spent = {
             "budget.rollouts": (rollouts, budget.rollouts),
-            "budget.tokens": (rollouts * (per_token or 0), budget.tokens),
+            "budget.tokens": (rollouts * per_token, budget.tokens),
             "budget.wall_clock_s": (seconds, budget.wall_clock_s),
             "budget.gpu_hours": (seconds * n_gpus / 3600, budget.gpu_hours),
         }
@@ -392,34 +478,10 @@ def _end(config: RunConfig, n_eval: int, known: _Known, course: _Expected | None
     return budget.steps, "budget.steps"
 
 
-def _stage(
-    stage: Literal["pilot", "commit"],
-    config: RunConfig,
-    known: _Known,
-    rollouts: Sequence[float | None],
-    courses: Sequence[_Expected | None],
-    steps: int,
-) -> StageForecast:
-    """The update is the commits' doing: its time is counted there."""
-    sampled = Range(low=rollouts[0], expected=rollouts[1], high=rollouts[2])
-    length = known.length(max(1, steps), config.sampling.max_new_tokens)
-    hours = config.engine.n_gpus / 3600
-    spent = [_times(sampled, known.sample, hours)]
-    if stage == "commit":
-        trained = [None if c is None else sum(c.trained[:steps]) for c in courses]
-        spent.append(_times(Range(low=trained[0], expected=trained[1], high=trained[2]), known.update, hours))
-    return StageForecast(stage=stage, rollouts=sampled, tokens=_times(sampled, length), gpu_hours=_sum(spent))
-
-
-def _evaluation(config: RunConfig, known: _Known, n_eval: int, steps: int) -> StageForecast:
+def _evaluations(config: RunConfig, steps: int) -> int:
     """At the start, every so many steps, and at the end."""
-    settings = config.evaluation
-    times = 1 + steps // settings.every + (steps % settings.every > 0)
-    n = float(times * n_eval)
-    rollouts = Range(low=n, expected=n, high=n)
-    tokens = _times(rollouts, known.length(max(1, steps), config.sampling.max_new_tokens))
-    gpu_hours = _times(rollouts, known.evaluate, config.engine.n_gpus / 3600)
-    return StageForecast(stage="evaluation", rollouts=rollouts, tokens=tokens, gpu_hours=gpu_hours)
+    every = config.evaluation.every
+    return 1 + steps // every + (steps % every > 0)
 
 
 def _saving(config: RunConfig, known: _Known, steps: int) -> Range | None:
@@ -437,19 +499,30 @@ def _saving(config: RunConfig, known: _Known, steps: int) -> Range | None:
     return Range(low=saved[0], expected=saved[1], high=saved[2])
 
 
-def _unknown(config: RunConfig, history: History) -> list[str]:
+def _sought(config: RunConfig) -> str:
+    return "pilots that find a prompt worth committing" if config.method.name == "pilot_commit" else "mixed groups"
+
+
+_BOUNDS: Final = (
+    "Rollouts are given as bounds, from every prompt being worth it to as many passes as max_rounds allows."
+)
+
+
+def _unknown(config: RunConfig, history: History, known: _Known, steps: int) -> list[str]:
     words = []
     if not history.seen and not isinstance(config.method, GrpoMethod):
-        found = "pilots that find a prompt worth committing" if config.method.name == "pilot_commit" else "mixed groups"
-        words.append(
-            f"How many {found}: no run has trained this model on these prompts yet. Rollouts are given as bounds, "
-            "from every prompt being worth it to as many passes as max_rounds allows."
-        )
+        words.append(f"How many {_sought(config)}: no run has trained this model on these prompts yet. {_BOUNDS}")
     if not history.lengths:
         words.append("How long responses are: tokens are given as bounds, up to sampling.max_new_tokens each.")
     if not history.paces:
         words.append(
             "How fast it is: no run of this model on these prompts has finished steps on this engine and device."
+        )
+    words += known.doubts
+    if history.seen and part_of(steps) > part_of(history.steps):
+        words.append(
+            f"How it goes on after step {history.steps:,}: no run on these prompts went further. Shares and lengths "
+            "are taken to stay as they were there, and ranges do not allow for what changes."
         )
     if history.seen and history.runs < 3:
         few = "1 run" if history.runs == 1 else f"{history.runs} runs"
@@ -457,40 +530,6 @@ def _unknown(config: RunConfig, history: History) -> list[str]:
             f"How much runs differ: {few} cannot tell. {RUN_TO_RUN:.0%} are assumed, and {PACE_TO_PACE:.0%} of speed."
         )
     return words
-
-
-def _pace(seconds: Sequence[float]) -> Range:
-    """What was measured lies inside in any case."""
-    if not seconds:
-        return Range()
-    mean = sum(seconds) / len(seconds)
-    error = Z_90 * _between(seconds, PACE_TO_PACE)
-    return Range(low=min(*seconds, mean * max(0.0, 1 - error)), expected=mean, high=max(*seconds, mean * (1 + error)))
-
-
-def _between(values: Sequence[float], assumed: float = RUN_TO_RUN) -> float:
-    """Relative standard deviation from run to run; below three runs what is assumed."""
-    mean = sum(values) / len(values)
-    if len(values) < 3 or not mean:
-        return assumed
-    return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) / mean
-
-
-class _Part(Protocol):
-    @property
-    def first(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-
-
-_P = TypeVar("_P", bound=_Part)
-
-
-def _at(parts: Sequence[_P], step: int) -> list[_P]:
-    """The parts of runs that hold this step; of steps that no run has reached, or that sampled nothing, the nearest."""
-    distances = [max(part.first - step, step - part.last, 0) for part in parts]
-    nearest = min(distances)
-    return [part for part, distance in zip(parts, distances, strict=True) if distance == nearest]
 
 
 def _times(one: Range, other: Range, factor: float = 1.0) -> Range:
@@ -514,8 +553,7 @@ def _sum(ranges: Iterable[Range]) -> Range:
     return Range(**totals)
 
 
-def _bounded(total: Range, budget: float | None) -> Range:
+def _bounded(total: Range, *budgets: float | None) -> Range:
     """Budgets are hard."""
-    if budget is None:
-        return total
-    return Range(**{name: None if v is None else min(v, budget) for name, v in total.model_dump().items()})
+    bound = min((budget for budget in budgets if budget is not None), default=math.inf)
+    return Range(**{name: None if v is None else min(v, bound) for name, v in total.model_dump().items()})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import uuid
 from functools import cache
 from typing import Any
 
@@ -18,7 +16,7 @@ from api.openapi import problems
 from api.schemas import ConfigCheck, Preset, RunCreate
 from db import history
 from pipeline.config import ConfigProblems, RunConfig, presets
-from pipeline.forecast import PARTS, Forecast, History, Length, Pace, Seen, forecast, part_of
+from pipeline.forecast import EDGES, Forecast, History, Length, Pace, Seen, forecast
 from pipeline.prompts import count_run_prompts
 
 router = APIRouter(prefix="/api/v1", tags=["configs"])
@@ -70,17 +68,11 @@ def forecast_config(body: RunCreate, session: Reading) -> Forecast:
     config = accept(body.config)
     counts = count_run_prompts(config)
     responses = sum(n * (b.samples + b.greedy) for n, b in zip(counts.n_eval, config.benchmarks, strict=True))
-    past = history.past(session, counts.digest, config.model.path, PARTS)
+    past = history.past(session, counts.digest, config.model.path, EDGES)
     return forecast(config, counts.n_train, responses, _history(config, past))
 
 
 def _history(config: RunConfig, past: history.Past) -> History:
-    last = {run.run: run.steps for run in past.runs}
-
-    def place(run: uuid.UUID, part: int) -> tuple[str, int, int]:
-        width = math.ceil(last[run] / PARTS)
-        return str(run), *part_of(part * width + 1, last[run])
-
     ours = config.engine.name, config.engine.devices.kind, config.engine.n_gpus
     paces = [
         Pace(
@@ -94,11 +86,12 @@ def _history(config: RunConfig, past: history.Past) -> History:
         if (run.engine, run.device, run.n_gpus) == ours and run.trained and run.eval_rollouts
     ]
     return History(
-        [Seen(*place(seen.run, seen.part), seen.n, seen.k, seen.groups) for seen in past.groups],
-        [Length(*place(part.run, part.part), part.rollouts, part.tokens) for part in past.sampled if part.rollouts],
+        [Seen(str(seen.run), seen.part, seen.n, seen.k, seen.groups) for seen in past.groups],
+        [Length(str(part.run), part.part, part.rollouts, part.tokens) for part in past.sampled if part.rollouts],
         paces,
         len(past.runs),
         past.prompts,
+        max((run.steps for run in past.runs), default=0),
     )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from pipeline.allocation.types import Visit
 from pipeline.config import RunConfig, parse_config
@@ -39,21 +44,21 @@ def simulated(config: RunConfig, seed: int = 0) -> list[list[Visit]]:
 
 def history(config: RunConfig, steps: list[list[Visit]]) -> History:
     stage = "pilot" if config.method.name == "pilot_commit" else "commit"
-    last = len(steps)
     seen: Counter[tuple[Any, ...]] = Counter()
-    sampled: Counter[tuple[int, int]] = Counter()
+    sampled: Counter[int] = Counter()
     for number, visits in enumerate(steps, 1):
-        part = part_of(number, last)
+        part = part_of(number)
         for visit in visits:
             sampled[part] += visit.n
             if visit.stage == stage and visit.success_rate is not None:
-                seen[(*part, visit.n, round(visit.success_rate * visit.n))] += 1
+                seen[(part, visit.n, round(visit.success_rate * visit.n))] += 1
     return History(
         [Seen("r", *key, groups) for key, groups in seen.items()],
-        [Length("r", *part, n, 11 * n) for part, n in sampled.items()],
+        [Length("r", part, n, 11 * n) for part, n in sampled.items()],
         [Pace("r", 0.001, 0.002, 0.0005, 0.1)],
         1,
         N_PROMPTS,
+        len(steps),
     )
 
 
@@ -144,8 +149,155 @@ def test_success_rates_are_told_from_the_chance_of_few_rollouts() -> None:
     rates = rng.beta(0.6, 1.4, 20_000)
     for n in (4, 32):
         counts = Counter(rng.binomial(n, rates).tolist())
-        a, b = fitted_prior([Seen("r", 1, 1, n, k, groups) for k, groups in counts.items()])
+        a, b = fitted_prior([Seen("r", 0, n, k, groups) for k, groups in counts.items()])
         assert (a, b) == (pytest.approx(0.6, rel=0.08), pytest.approx(1.4, rel=0.08)), n
     for k in (0, 3, 8):
         assert sum(judge(config(PILOT), 8, k, (0.6, 1.4)).values()) == pytest.approx(1)
-    assert fitted_prior([Seen("r", 1, 1, 8, 0, 50)])[0] > 0, "all wrong is a history, too"
+    assert fitted_prior([Seen("r", 0, 8, 0, 50)])[0] > 0, "all wrong is a history, too"
+
+
+def seen_by(run: str, steps: int, share: Callable[[int], float], prompts: int = 32) -> list[Seen]:
+    """A GRPO run: of each step's prompts such a share is neither always right nor always wrong."""
+    groups: Counter[tuple[int, int]] = Counter()
+    for step in range(1, steps + 1):
+        mixed = round(prompts * share(step))
+        groups[part_of(step), 8] += mixed
+        groups[part_of(step), 0] += prompts - mixed
+    return [Seen(run, part, 16, k, n) for (part, k), n in groups.items()]
+
+
+def past_of(*runs: tuple[int, Callable[[int], float]]) -> History:
+    seen = [s for number, (steps, share) in enumerate(runs) for s in seen_by(str(number), steps, share)]
+    lengths = [Length(s.run, s.part, 16 * s.groups, 110 * s.groups) for s in seen if s.groups]
+    return History([s for s in seen if s.groups], lengths, [], len(runs), N_PROMPTS, max(steps for steps, _ in runs))
+
+
+def learning(step: int) -> float:
+    """Fewer and fewer prompts are worth it: two of three at the start, one of sixteen after 700 steps."""
+    return max(1 / 16, 2 / 3 * math.exp(-step / 300))
+
+
+def test_a_longer_run_tells_how_its_beginning_went_and_no_more() -> None:
+    short = forecast(config(PILOT), N_PROMPTS, N_EVAL, past_of((40, learning)))
+    for others in ([(1000, learning)], [(60, learning), (400, learning), (1000, learning)]):
+        told = forecast(config(PILOT), N_PROMPTS, N_EVAL, past_of(*others))
+        assert told.rollouts.expected == pytest.approx(short.rollouts.expected, rel=0.05)
+        width = (told.rollouts.high - told.rollouts.low) / told.rollouts.expected
+        assert width < 0.35, "runs that went alike at the same steps tell much, however long each was"
+        assert told.shares["deferred"].high - told.shares["deferred"].low < 0.2
+        assert not any("disagree" in words or "after step" in words for words in told.unknown)
+
+
+def test_what_history_cannot_tell_is_said_in_words_and_given_as_bounds() -> None:
+    without = forecast(config(PILOT), N_PROMPTS, N_EVAL, NO_HISTORY)
+    contradictory = past_of((100, lambda _: 0.9), (100, lambda _: 0.06), (100, lambda _: 0.06))
+    hopeless = History([Seen("r", 0, 16, 0, 60)], [], [], 1, 60, 5)
+    for past, why in ((contradictory, "disagree by"), (hopeless, "too few to tell")):
+        for method in (PILOT, {"name": "dapo", "n": 16}):
+            told = forecast(config(method), N_PROMPTS, N_EVAL, past)
+            assert told.rollouts.expected is None and told.shares == {} and told.saving is None
+            assert any(words.startswith("How many ") and why in words for words in told.unknown)
+        told = forecast(config(PILOT), N_PROMPTS, N_EVAL, past)
+        assert told.rollouts == without.rollouts
+        assert forecast(config(GRPO), N_PROMPTS, N_EVAL, past).rollouts.expected == 40 * 32 * 16, "known all the same"
+
+
+def test_a_run_of_few_groups_says_nothing_about_how_much_runs_differ() -> None:
+    alike = [(200, learning), (200, learning)]
+    told = forecast(config(PILOT), N_PROMPTS, N_EVAL, past_of(*alike))
+    with_few = forecast(config(PILOT), N_PROMPTS, N_EVAL, past_of(*alike, (2, lambda _: 0.06)))
+    assert with_few.rollouts.high == pytest.approx(told.rollouts.high, rel=0.03)
+
+
+def test_steps_that_no_run_has_reached_are_named() -> None:
+    told = forecast(config(PILOT, budget={"steps": 1000}), N_PROMPTS, N_EVAL, past_of((60, learning)))
+    assert any("after step 60" in words for words in told.unknown)
+
+
+def test_paces_that_disagree_are_named() -> None:
+    paces = [Pace(str(n), second, 0.002, 0.0005, 0.1) for n, second in enumerate((0.001, 0.001, 0.02))]
+    told = forecast(config(PILOT), N_PROMPTS, N_EVAL, past_of((60, learning))._replace(paces=paces))
+    assert "sampling a rollout took 0.001 to 0.02 s" in " ".join(told.unknown)
+    assert told.gpu_hours.low is not None and 0 < told.gpu_hours.low < (told.gpu_hours.high or 0)
+
+
+_STEPS = st.integers(1, 60)
+_METHODS = st.one_of(
+    st.builds(lambda n: {"name": "grpo", "n": n}, st.integers(2, 16)),
+    st.builds(
+        lambda n, most, keep, rounds: {
+            "name": "dapo", "n": n, "gen_prompts": most, "keep_surplus": keep, "max_rounds": rounds
+        },
+        st.integers(2, 16), st.none() | st.integers(4, 200), st.booleans(), st.integers(1, 10),
+    ),
+    st.builds(
+        lambda pilot, commit, most, bounds, rounds, binding: {
+            "name": "pilot_commit", "n_pilot": pilot, "n_commit": commit, "pilot_prompts": most,
+            "p_lower": bounds[0], "p_upper": bounds[1], "max_rounds": rounds, "binding": binding,
+        },
+        st.integers(2, 16), st.integers(1, 32), st.none() | st.integers(4, 200),
+        st.tuples(st.floats(0.01, 0.5), st.floats(0.5, 0.95)), st.integers(1, 10), st.booleans(),
+    ),
+)  # fmt: skip
+_BUDGETS = st.fixed_dictionaries(
+    {"steps": _STEPS},
+    optional={
+        "rollouts": st.integers(1, 100_000),
+        "tokens": st.integers(1, 10_000_000),
+        "wall_clock_s": st.floats(0.01, 10_000),
+        "gpu_hours": st.floats(1e-5, 10),
+    },
+)
+_RUNS = st.sampled_from("abcde")
+_SECONDS = st.one_of(st.just(0.0), st.floats(1e-6, 10))
+_GROUPS = st.integers(1, 32).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
+_SEEN = st.builds(
+    lambda run, step, group, groups: Seen(run, part_of(step), *group, groups),
+    _RUNS, st.integers(1, 2000), _GROUPS, st.integers(1, 5000),
+)  # fmt: skip
+_LENGTHS = st.builds(
+    lambda run, step, rollouts, length: Length(run, part_of(step), rollouts, rollouts * length),
+    _RUNS, st.integers(1, 2000), st.integers(1, 10_000), st.integers(1, 3000),
+)  # fmt: skip
+_HISTORIES = st.builds(
+    History,
+    st.lists(_SEEN, max_size=12),
+    st.lists(_LENGTHS, max_size=8, unique_by=lambda length: length[:2]),
+    st.lists(st.builds(Pace, _RUNS, _SECONDS, _SECONDS, _SECONDS, _SECONDS), max_size=5),
+    st.integers(1, 5),
+    st.integers(1, 5000),
+    st.integers(1, 2000),
+)
+
+
+def ranges(told: Any) -> Iterator[Range]:
+    if isinstance(told, Range):
+        yield told
+    elif isinstance(told, BaseModel):
+        for name in type(told).model_fields:
+            yield from ranges(getattr(told, name))
+    elif isinstance(told, list | dict):
+        for part in told.values() if isinstance(told, dict) else told:
+            yield from ranges(part)
+
+
+@given(_METHODS, _BUDGETS, st.integers(1, 300), st.integers(0, 200), _HISTORIES)
+def test_every_range_holds_what_is_expected(
+    method: dict[str, Any], budget: dict[str, Any], n_train: int, n_eval: int, past: History
+) -> None:
+    told = forecast(config(method, budget=budget), n_train, n_eval, past)
+    found = list(ranges(told))
+    assert len(found) >= 9
+    for one in found:
+        assert (one.low is None) == (one.high is None) and (one.low is not None or one.expected is None)
+        if one.low is not None and one.high is not None:
+            middle = one.low if one.expected is None else one.expected
+            assert 0 <= one.low <= middle <= one.high < math.inf, one
+    for share in told.shares.values():
+        assert share.high is not None and share.high <= 1
+    assert not told.shares or sum(s.expected or 0 for s in told.shares.values()) == pytest.approx(1)
+    assert told.steps <= budget["steps"]
+    training = [told, *told.stages[:-1]]
+    for name, parts in (("rollouts", training), ("tokens", training), ("gpu_hours", [told, *told.stages])):
+        for part in parts:
+            assert (getattr(part, name).high or 0) <= budget.get(name, math.inf), "budgets are hard"
