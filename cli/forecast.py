@@ -19,8 +19,11 @@ def forecast_told(told: Forecast) -> str:
         lines.append(f"Saves {_percent(told.saving)} of the rollouts of GRPO for the same number of useful prompts.")
     if told.runs:
         runs = "1 run" if told.runs == 1 else f"{told.runs} runs"
-        meant = "ranges are meant to hold in 9 of 10 cases" + (", but for what is not known" if told.unknown else "")
-        lines.append(f"Rests on {runs}, {told.prompts:,} prompts and {told.visits:,} visits; {meant}.")
+        but = ", but for what is not known" if told.unknown else ""
+        lines.append(
+            f"Rests on {runs}, {told.prompts:,} prompts and {told.visits:,} visits. Ranges of rollouts and tokens are "
+            f"meant to hold in 9 of 10 cases{but}; those of hours, while the device is as busy as it was."
+        )
     lines += [f"Not known: {words}" for words in told.unknown]
     return "\n".join(lines)
 

@@ -37,8 +37,9 @@ def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
         runs = "1 run" if forecast.runs == 1 else f"{forecast.runs} runs"
         lines.append(
             f"Rests on {runs} of this model on these prompts: {text.hover(forecast.prompts)} prompts, "
-            f"{text.hover(forecast.visits)} visits. Ranges are meant to hold in 9 of 10 cases"
-            f"{', but for what is not known' if forecast.unknown else ''}."
+            f"{text.hover(forecast.visits)} visits. Ranges of rollouts and tokens are meant to hold in 9 of 10 cases"
+            f"{', but for what is not known' if forecast.unknown else ''}; those of hours, while the device is as busy "
+            "as it was."
         )
     lines += [f"<b>Not known:</b> {escape(words)}" for words in forecast.unknown]
     st.html("".join(f'<p class="pc-note">{line}</p>' for line in lines))

@@ -49,6 +49,9 @@ def test_a_forecast_rests_on_runs_of_the_same_prompts_and_model(
     # 30 steps of 400 s together, by the trainer's own count; 60 steps are forecast, of a pool of five prompts.
     assert 0 < told.gpu_hours.expected < 2 * 400 / 3600
     assert sum(share.expected or 0 for share in told.shares.values()) == pytest.approx(1)
+    short = client.forecast_config(config | {"budget": {"steps": 10}})
+    assert 0 < short.visits < told.visits, "of a longer run only its beginning"
+    assert any("after step 30" in unknown for unknown in told.unknown) and "after step" not in str(short.unknown)
     assert now.rollouts > 0 and told.saving is not None
     words = forecast_told(told)
     assert "Rests on 1 run" in words and "pilot" in words and "budget.steps ends it" in words
