@@ -188,6 +188,13 @@ def test_a_longer_run_tells_how_its_beginning_went_and_no_more() -> None:
         assert not any("disagree" in words or "after step" in words for words in told.unknown)
 
 
+def test_runs_of_very_different_lengths_are_compared_at_the_steps_that_they_share() -> None:
+    past = past_of((60, learning), (400, learning), (1000, learning))
+    told = forecast(config(PILOT, budget={"steps": 1000}), N_PROMPTS, N_EVAL, past)
+    assert (told.rollouts.high - told.rollouts.low) / told.rollouts.expected < 0.35
+    assert told.saving.high - told.saving.low < 0.1
+
+
 def test_what_history_cannot_tell_is_said_in_words_and_given_as_bounds() -> None:
     without = forecast(config(PILOT), N_PROMPTS, N_EVAL, NO_HISTORY)
     contradictory = past_of((100, lambda _: 0.9), (100, lambda _: 0.06), (100, lambda _: 0.06))
