@@ -53,7 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS, STEPS, METRICS, PROMPTS, VISITS, COMPARED = 1000, 10_000, 50, 100_000, 5_000_000, 20
 MOST_MS, MOST_S = 100.0, 1.0
 CHARTED = ("reward_variance", "loss", "grad_norm", "entropy", "response_tokens")
-CHART = {"points": 400, "metric": list(CHARTED)}
+CHART: dict[str, Any] = {"points": 400, "metric": list(CHARTED)}
 
 _FILL = (
     """
