@@ -5,6 +5,8 @@ No Streamlit here. A new field of the schema shows up by itself; a new section l
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -159,7 +161,7 @@ def with_unknown(form: list[Group], config: dict[str, Any], given: dict[str, Any
         whole = dict(place)
         for key, value in extra.items():
             path = f"{at}{key}"
-            if path not in known:
+            if "." in key or path not in known:  # a key with a dot is no path
                 whole[key] = value
             elif path not in leaves and isinstance(whole.get(key), dict | None):
                 whole[key] = add(whole.get(key) or {}, value, f"{path}.") if isinstance(value, dict) else value
@@ -205,6 +207,8 @@ def read_yaml(text: str) -> dict[str, Any]:
     """The mapping in the text. Raises ValueError that says in which line, and at which field, it is none."""
     try:
         config = yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("This is nested too deeply.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or "check the indentation"
@@ -217,7 +221,27 @@ def read_yaml(text: str) -> dict[str, Any]:
         raise ValueError(f"This is not YAML in {_quoted(text, mark.line + 1)}{field}: {why}.") from None
     if not isinstance(config, dict):
         raise ValueError("A config is a mapping of fields, such as `seed: 0`.")
-    return {str(key): value for key, value in config.items()}
+    plain: dict[str, Any] = _plain(config, "")
+    return plain
+
+
+def _plain(value: Any, path: str) -> Any:
+    """The value with text for keys. Raises ValueError for what YAML has and the JSON that goes to the API has not."""
+    where = f" at {path[1:]!r}" if path else ""
+    if path.count(".") > 100:
+        raise ValueError(f"The value at {path[1:40]!r} refers to itself, or is nested too deeply.")
+    if isinstance(value, dict):
+        return {str(key): _plain(part, f"{path}.{key}") for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part, f"{path}.{i}") for i, part in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"The value{where} is {value}, which is no number that can be computed with.")
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ValueError(f"The text{where} has half of a surrogate pair; give plain Unicode text.")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = "date" if isinstance(value, dt.date) else type(value).__name__
+    raise ValueError(f"The value{where} is a {kind} in YAML; put it in quotes if it is a text.")
 
 
 def lookup(config: dict[str, Any], path: str, default: Any = None) -> Any:
@@ -271,8 +295,8 @@ def written(f: Field, value: Any) -> Any:
     if f.kind != "mapping" or not isinstance(value, str):
         return value
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
+        parsed = _plain(yaml.safe_load(value), "")
+    except (yaml.YAMLError, ValueError, RecursionError):
         return value
     return ([] if isinstance(f.default, list) else {}) if parsed is None else parsed
 

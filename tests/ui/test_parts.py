@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import subprocess
 import sys
 import uuid
@@ -50,6 +51,30 @@ def test_what_a_browser_cannot_count_is_left_as_it_is() -> None:
     fields = {f.path: f for g in make_form() for f in g.fields}
     assert form.fits(fields["seed"], 2**53 - 1) and not form.fits(fields["seed"], 2**53)
     assert not form.fits(fields["update.lr"], float("inf")) and not form.fits(fields["update.lr"], float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("name: 2026-01-05", "at 'name' is a date in YAML; put it in quotes"),
+        ("update: {lr: .nan}", "at 'update.lr' is nan"),
+        ("update: {lr: -.inf}", "at 'update.lr' is -inf"),
+        ("name: !!binary aGVsbG8=", "at 'name' is a bytes"),
+        ("rewards: !!set {a}", "at 'rewards' is a set"),
+        ("rewards: &a [*a]", "refers to itself"),
+        ("a: &a {b: *a}", "refers to itself"),
+        ('name: "\\ud800"', "at 'name' has half of a surrogate pair"),
+        (f"a: {'[' * 5000}", "nested too deeply"),
+        ("name: 2026-13-45", "month"),
+    ],
+)
+def test_what_the_api_cannot_be_sent_is_told(words: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        form.read_yaml(words)
+    (engine,) = (g for g in make_form(engine_name="verl") if g.title == "Engine")
+    (overrides,) = (f for f in engine.fields if f.path == "engine.overrides")
+    assert form.written(overrides, words) == words, "for the API to name"
+    assert form.read_yaml("budget: {1: {2: x}}") == {"budget": {"1": {"2": "x"}}}
 
 
 def test_an_empty_required_field_is_left_out() -> None:
