@@ -7,7 +7,7 @@ from typing import Any
 from api.schemas import EvaluationAsk
 from pipeline.asked import asked_config
 from pipeline.config import ConfigProblems, FieldProblem, RunConfig, parse_config, parse_reward
-from pipeline.prompts import preflight, preflight_evaluation
+from pipeline.prompts import preflight, preflight_evaluation, reward_problems
 
 _MAX_DEPTH = 32
 
@@ -38,6 +38,8 @@ def accept_evaluation(run: dict[str, Any], ask: EvaluationAsk) -> RunConfig:
     changes = ask.model_dump(include={"samples", "temperature", "top_p", "greedy"}, exclude_none=True)
     if ask.reward is not None:
         changes["reward"] = parse_reward(ask.reward)
+        if problems := reward_problems("reward", changes["reward"]):
+            raise ConfigProblems(problems)
     config = asked_config(parse_config(run), ask.benchmarks, ask.protocol, changes)
     try:
         preflight_evaluation(config)

@@ -4,11 +4,12 @@ them or otherwise. No torch here.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config import HELD_OUT, Benchmark, RunConfig, parse_config
+from pipeline.config import HELD_OUT, Benchmark, ConfigProblems, FieldProblem, RunConfig, parse_config, resolve
 
 
 def asked_benchmarks(config: RunConfig, asked: Sequence[str]) -> list[Benchmark]:
@@ -36,6 +37,14 @@ def asked_config(
     ours = {b.name: b for b in config.benchmarks}
     if asked is None:
         asked = () if protocol else tuple(ours)
+    words = f"no such file, and no benchmark of the run; those are {', '.join(ours)}"
+    nowhere = [
+        FieldProblem(field=f"benchmark {given}", value=given, message=words)
+        for given in asked
+        if given not in ours and not given.startswith(("set:", "hub:")) and not os.path.exists(resolve(given))
+    ]
+    if nowhere:
+        raise ConfigProblems(nowhere)
     benchmarks = asked_benchmarks(config, asked)
     if protocol is not None:
         section = config.evaluation.model_copy(update={"protocol": protocol, "benchmarks": ()})

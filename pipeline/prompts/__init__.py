@@ -14,6 +14,7 @@ from pipeline.prompts.load import (
     preflight,
     preflight_evaluation,
     read_prompts,
+    reward_problems,
 )
 from pipeline.prompts.places import SetRef, set_ref, sets_of
 from pipeline.prompts.report import PreviewRow, PromptReport, examine_source, rows_of_set
@@ -50,6 +51,7 @@ __all__ = [
     "prompt_id",
     "read",
     "read_prompts",
+    "reward_problems",
     "rows_of_set",
     "set_ref",
     "sets_of",

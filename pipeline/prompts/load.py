@@ -28,6 +28,8 @@ from pipeline.engines.verl.compose import refused_overrides
 from pipeline.prompts import files, places
 from pipeline.prompts.mappings import Layout, layout, read
 from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFault, make_prompt
+from pipeline.rewards.registry import RewardConfig, parts_of
+from pipeline.rewards.weighted import SumReward
 
 _PROTOCOL = "evaluation.protocol_folder"
 SHOWN = 5  # rows named in one message
@@ -242,6 +244,25 @@ def check_model_folder(config: RunConfig) -> list[FieldProblem]:
     return problem(f"lacks {', '.join(missing)}") if missing else []
 
 
+def check_rewards(config: RunConfig) -> list[FieldProblem]:
+    """What is wrong with the files that rewards name. Their code is run when the run starts."""
+    rewards = [("reward", config.reward)]
+    rewards += [(f"rewards.{name}", reward) for name, reward in config.rewards.items()]
+    own = enumerate(config.evaluation.benchmarks)
+    rewards += [(f"evaluation.benchmarks.{i}.reward", b.reward) for i, b in own if b.reward is not None]
+    return [problem for field, reward in rewards for problem in reward_problems(field, reward)]
+
+
+def reward_problems(field: str, reward: RewardConfig) -> list[FieldProblem]:
+    """field: where a config or a request has it."""
+    found = []
+    for i, part in enumerate(parts_of(reward)[0]):
+        place = f"{field}.parts.{i}.reward" if isinstance(reward, SumReward) else field
+        for name, message in part.reward.faults().items():
+            found.append(FieldProblem(field=f"{place}.{name}", value=getattr(part.reward, name), message=message))
+    return found
+
+
 def load_benchmarks(config: RunConfig) -> list[PromptSet]:
     """The prompts of each of `config.benchmarks`, without a look at the training prompts. Raises ConfigProblems."""
     problems: list[FieldProblem] = []
@@ -259,7 +280,7 @@ def load_benchmarks(config: RunConfig) -> list[PromptSet]:
 
 def preflight_evaluation(config: RunConfig) -> None:
     """Check everything that an evaluation of a checkpoint reads. Raises ConfigProblems with every fault found."""
-    problems = check_model_folder(config)
+    problems = check_model_folder(config) + check_rewards(config)
     try:
         load_benchmarks(config)
     except ConfigProblems as error:
@@ -270,7 +291,7 @@ def preflight_evaluation(config: RunConfig) -> None:
 
 def preflight(config: RunConfig) -> None:
     """Check everything that a run reads before it is accepted. Raises ConfigProblems with every fault found."""
-    problems = check_model_folder(config)
+    problems = check_model_folder(config) + check_rewards(config)
     if isinstance(config.engine, VerlEngine):
         problems += refused_overrides(config)
     try:

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -48,17 +49,25 @@ class FunctionReward(Reward):
         n_tokens = "" if response.n_tokens is None else str(response.n_tokens)
         return response.text, response.answer, response.prompt, n_tokens
 
-    def open_desk(self, workers: int) -> Processes:
+    def faults(self) -> dict[str, str]:
         from pipeline.config import pilot_home  # which imports every reward
 
         folder = (ROOT / self.folder).resolve()
-        if not folder.is_dir():
-            raise ValueError(f"reward 'function': folder {self.folder!r} is no folder; give the one with the module")
+        if not os.path.isdir(folder):  # False also for a path that the system refuses to look at
+            return {"folder": "is no folder; give the one with the module"}
         for ours in (ROOT, pilot_home()):
             if ours.is_relative_to(folder):  # with our tokens, and the secrets of whoever started us
-                raise ValueError(
-                    f"reward 'function': folder {self.folder!r} holds {ours}; give one with the module alone"
-                )
+                return {"folder": f"holds {ours}; give one with the module alone"}
+        module = folder.joinpath(*self.path.partition(":")[0].split("."))
+        files = [f"{start}{suffix}" for start in (module, module / "__init__") for suffix in all_suffixes()]
+        if not any(map(os.path.isfile, files)):
+            return {"path": f"has no module {module.relative_to(folder)}.py in the folder {self.folder!r}"}
+        return {}
+
+    def open_desk(self, workers: int) -> Processes:
+        for field, why in self.faults().items():
+            raise ValueError(f"reward 'function': {field} {getattr(self, field)!r} {why}")
+        folder = (ROOT / self.folder).resolve()
         if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:
             raise ValueError(f"reward 'function': folder {self.folder!r} must be readable for everyone (chmod o+rx)")
         sandbox.check()

@@ -123,6 +123,10 @@ class Reward(Section):
         """The verdict, or what is left to ask at the desk. Takes time linear in the response at worst, never raises."""
         raise NotImplementedError
 
+    def faults(self) -> dict[str, str]:
+        """What is wrong with the files that it names, by field, as far as a look from here shows. No code is run."""
+        return {}
+
     def open_desk(self, workers: int) -> Desk | None:
         """None when `look` always decides. Raises ValueError when the desk can't be had as configured."""
         return None
