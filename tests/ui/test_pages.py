@@ -699,10 +699,10 @@ def test_faults_in_yaml_are_told_by_line_and_field_and_nothing_is_lost(api: ApiS
     assert """not YAML in line 4, "seed: 0", at 'seed'""" in words and app.button(key="start-run").disabled
     assert app.text_area(key="new.yaml").value == broken and widget(app, "number_input", "seed").disabled
     assert len(app.error) == 1 and not problems(app), "the problems of the text before are gone"
-    app = write_yaml(app, yaml.safe_dump(preset | {"seed": 3}) + "method.n: 8\n")
-    assert "method.n" in app.error[0].value.replace("\\", ""), "a key with a dot is no path, and told as unknown"
+    app = write_yaml(app, yaml.safe_dump(preset | {"seed": 3}) + "method.n_pilot: 8\n")
+    assert "method.n_pilot" in app.error[0].value.replace("\\", ""), "a key with a dot is no path, and told as unknown"
     widget(app, "number_input", "budget.steps").set_value(8)
-    assert shown_yaml(checked(app.run()))["method.n"] == 8
+    assert shown_yaml(checked(app.run()))["method.n_pilot"] == 8
     app = write_yaml(app, "just words")
     assert "mapping" in app.error[0].value
     app = click(app, "back-to-form")
