@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cli.data import described
 from pipeline.config import ConfigProblems, DataConfig, MappingName
 from pipeline.prompts import Prompt, load_prompts
 from pipeline.prompts.convert import convert
@@ -110,17 +111,17 @@ def test_verl_layout_both_ways(tmp_path: Path) -> None:
         {"prompt": [{"role": "system", "content": "Think."}, {"role": "user", "content": "3+3="}], "answer": "6"},
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    before = convert(str(tmp_path / "a.jsonl"), tmp_path / "b.parquet", "plain", None, None)
+    before = convert(described(str(tmp_path / "a.jsonl"), "plain"), tmp_path / "b.parquet")
     written = pq.read_table(tmp_path / "b.parquet").to_pylist()
     assert {row["reward_model"]["ground_truth"] for row in written} == {"4", "6"}
     assert all(row["data_source"] == "a" and row["reward_model"]["style"] == "rule" for row in written)
-    after = convert(str(tmp_path / "b.parquet"), tmp_path / "c.jsonl", "verl", None, None)
+    after = convert(described(str(tmp_path / "b.parquet"), "verl"), tmp_path / "c.jsonl")
     assert after.prompts == before.prompts
-    again = convert(str(tmp_path / "c.jsonl"), tmp_path / "d.jsonl", "plain", None, None)
+    again = convert(described(str(tmp_path / "c.jsonl"), "plain"), tmp_path / "d.jsonl")
     assert again.prompts == before.prompts
     assert (tmp_path / "c.jsonl").read_bytes() == (tmp_path / "d.jsonl").read_bytes()
     with pytest.raises(ConfigProblems, match="ends in .jsonl"):
-        convert(str(tmp_path / "c.jsonl"), tmp_path / "d.csv", "plain", None, None)
+        convert(described(str(tmp_path / "c.jsonl"), "plain"), tmp_path / "d.csv")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed here")
@@ -130,7 +131,7 @@ def test_verls_own_dataset_reads_it(tmp_path: Path) -> None:
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
     (tmp_path / "a.jsonl").write_text('{"prompt": "2+2=", "answer": "4"}')
-    convert(str(tmp_path / "a.jsonl"), tmp_path / "b.parquet", "plain", None, None)
+    convert(described(str(tmp_path / "a.jsonl"), "plain"), tmp_path / "b.parquet")
     root = Path(__file__).parents[3]
     tokenizer = AutoTokenizer.from_pretrained(root / "pipeline" / "bundled" / "policy")
     config = OmegaConf.create({"max_prompt_length": 64, "cache_dir": str(tmp_path / "cache")})
