@@ -17,6 +17,8 @@ from pipeline.forecast import Range as Range
 from pipeline.forecast import StageForecast as StageForecast
 from pipeline.prompts import PreviewRow as PreviewRow
 from pipeline.prompts import PromptReport as PromptReport
+from pipeline.rewards import RewardPart as RewardPart
+from pipeline.rewards import RewardResult as RewardResult
 
 RunState = Literal["queued", "starting", "running", "stopping", "stopped", "succeeded", "failed"]
 Bucket = Literal["unseen", "evicted", "skipped", "deferred", "ready", "committed"]
@@ -827,30 +829,6 @@ class RewardTest(BaseModel):
     answer: str = Field("", max_length=100_000, description="The reference answer.", examples=["0.5"])
     prompt: str = Field("", max_length=100_000)
     n_tokens: int | None = Field(None, ge=0, lt=2**31, description="Response tokens, for rewards that look at them.")
-
-
-class RewardPart(BaseModel):
-    """What one part of a reward says of one response; the only one where it is no sum."""
-
-    name: str = Field(examples=["math"])
-    weight: float
-    judges: bool = Field(description="Whether its verdict is the accuracy.")
-    value: float | None = Field(description="Before weighing; null: failed.")
-    accuracy: float | None
-    why: str
-    extracted: str | None = Field(description="What was taken from the response.")
-    expected: str | None = Field(description="What that was compared with.")
-
-
-class RewardResult(BaseModel):
-    """reward trains, accuracy in [0, 1] judges the prompt. failed: no verdict could be reached, which is not 0."""
-
-    reward: float | None
-    accuracy: float | None
-    failed: bool
-    why: str = Field(description="Of the part that judges.")
-    parts: list[RewardPart]
-    seconds: float
 
 
 class RewardTested(BaseModel):

@@ -632,9 +632,9 @@ def reward_test(
     from pipeline.rewards import Response
 
     asked = Response(it.text_of(response), it.text_of(answer), it.text_of(prompt), tokens)
-    score = it.tested(reward, changes or [], asked)
-    print(it.as_json(score) if as_json else it.words(score))
-    raise typer.Exit(1 if score.failed else 0)
+    result = it.tested(reward, changes or [], asked)
+    print(result.model_dump_json(indent=2) if as_json else it.words(result))
+    raise typer.Exit(1 if result.failed else 0)
 
 
 @rewards.command("list")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,10 @@ from typing import Any
 from cli.failure import WRONG_USE, Failure
 from cli.run import read_config, set_value
 from pipeline.config import ConfigProblems, parse_reward
-from pipeline.rewards import Response, Score, described, explain
+from pipeline.rewards import Response, RewardResult, described, tried
 
 
-def tested(reward: str, changes: list[str], response: Response) -> Score:
+def tested(reward: str, changes: list[str], response: Response) -> RewardResult:
     """Score the response by a reward's name, or by the reward of a run config's file. Raises Failure."""
     given: dict[str, Any] = {"name": reward}
     if Path(reward).is_file():
@@ -23,7 +21,7 @@ def tested(reward: str, changes: list[str], response: Response) -> Score:
     for change in changes:
         set_value(given, change)
     try:
-        return explain(parse_reward(given), response)
+        return tried(parse_reward(given), [response])[0]
     except ConfigProblems as problems:
         told = "\n".join(f"{p.field}: {p.message}" for p in problems.problems)
         raise Failure(told, WRONG_USE) from None
@@ -41,31 +39,22 @@ def text_of(given: str) -> str:
         raise Failure(f"{given[1:]} cannot be read: {error.strerror}", WRONG_USE) from None
 
 
-def words(score: Score) -> str:
+def words(result: RewardResult) -> str:
     """A part a paragraph: its value and why, what was extracted, what that was compared with."""
-    lines = [f"reward    {_number(score.reward)}", f"accuracy  {_number(score.accuracy)}"]
-    for name, verdict in score.parts.items():
-        lines += ["", f"{name}: {_number(verdict.value)}, {verdict.why}"]
-        if verdict.extracted is not None:
-            lines.append(f"  extracted  {verdict.extracted}")
-        if verdict.expected is not None:
-            lines.append(f"  compared   {verdict.expected}")
+    lines = [f"reward    {_number(result.reward)}", f"accuracy  {_number(result.accuracy)}"]
+    lines += [f"took      {result.seconds:.3g} s, without starting the reward"] if result.seconds >= 0.1 else []
+    for part in result.parts:
+        lines += ["", f"{part.name}: {_number(part.value)}, {part.why}"]
+        if part.extracted is not None:
+            lines.append(f"  extracted  {part.extracted}")
+        if part.expected is not None:
+            lines.append(f"  compared   {part.expected}")
     return "\n".join(lines)
-
-
-def as_json(score: Score) -> str:
-    """Failed values are null."""
-    whole = {"reward": _finite(score.reward), "accuracy": _finite(score.accuracy), "parts": json.loads(score.told)}
-    return json.dumps(whole, indent=2)
 
 
 def listed() -> str:
     return "\n".join(f"{r['name']:<10} v{r['version']}  {r['title']}" for r in described())
 
 
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _number(value: float) -> str:
-    return "failed" if math.isnan(value) else f"{value:g}"
+def _number(value: float | None) -> str:
+    return "failed" if value is None else f"{value:g}"

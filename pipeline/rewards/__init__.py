@@ -3,17 +3,20 @@
 from pipeline.rewards.latex import last_boxed
 from pipeline.rewards.maths import canonical
 from pipeline.rewards.registry import RewardConfig, described
-from pipeline.rewards.scorer import Scorer, explain
+from pipeline.rewards.scorer import Scorer
+from pipeline.rewards.trial import RewardPart, RewardResult, tried
 from pipeline.rewards.types import Response, Score, Verdict
 
 __all__ = [
     "Response",
     "RewardConfig",
+    "RewardPart",
+    "RewardResult",
     "Score",
     "Scorer",
     "Verdict",
     "canonical",
     "described",
-    "explain",
     "last_boxed",
+    "tried",
 ]

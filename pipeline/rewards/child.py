@@ -24,7 +24,7 @@ _MOST_ANSWERS = 5000
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    settings, limit_s = job["settings"], job["limit_s"]
+    settings = job["settings"]
     if job["parent"]:
         die_with(job["parent"])
     enter(Limits(**job["limits"]), job["user"])
@@ -42,28 +42,30 @@ def main() -> None:
         fork = os.fork()
         if fork == 0:
             die_with(us)
-            os._exit(_answer_all(answer, questions, replies, limit_s))
+            os._exit(_answer_all(answer, questions, replies))
         code = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
         if code == _NO_MORE:
             return
         if code != _TIRED:
-            late = f"no verdict within {limit_s:g} s"
+            if code == -signal.SIGALRM:
+                _write(replies, {"late": True})
+                continue
             ending = f"signal {-code}" if code < 0 else f"exit status {code}"
-            why = late if code == -signal.SIGALRM else f"the reward process died ({ending})"
-            _write(replies, dataclasses.asdict(failed(why)))
+            _write(replies, dataclasses.asdict(failed(f"the reward process died ({ending})")))
 
 
-def _answer_all(answer: Callable[..., Verdict], questions: TextIO, replies: TextIO, limit_s: float) -> int:
+def _answer_all(answer: Callable[..., Verdict], questions: TextIO, replies: TextIO) -> int:
     """Returns _NO_MORE, or _TIRED after so many answers that what libraries have piled up meanwhile is thrown away."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for _ in range(_MOST_ANSWERS):
         line = questions.readline()
         if not line:
             return _NO_MORE
+        limit_s, question = json.loads(line)
         # The kernel ends this process when the alarm rings, whatever it is busy with: no handler has to run.
         signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
-            verdict = answer(*json.loads(line))
+            verdict = answer(*question)
         except Exception as error:  # an answer that makes the reward raise is that answer's trouble alone
             verdict = failed(shown(f"{type(error).__name__}: {error}"))
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -83,6 +83,12 @@ class MathReward(Reward):
         verdict = compare_plainly(given, reference) if broken(reference) is None else None
         return verdict if verdict is not None else (f"\\boxed{{{given}}}", reference)
 
+    def known(self, question: Question) -> tuple[str, str]:
+        given, reference = question
+        if given.startswith("\\boxed{") and given.endswith("}"):
+            given = given.removeprefix("\\boxed{").removesuffix("}")
+        return shown(given), shown(reference)
+
     def open_desk(self, workers: int) -> Processes:
         return Processes(Job(self, self.timeout_s, Limits(memory_mb=_MEMORY_MB)), workers)
 

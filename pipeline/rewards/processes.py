@@ -16,8 +16,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from queue import LifoQueue
 from typing import Any
 
@@ -46,7 +47,6 @@ class Job:
         start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipeline.rewards.child import main; main()"
         told = {
             "settings": self.reward.model_dump(mode="json"),
-            "limit_s": self.limit_s,
             "limits": asdict(self.limits),
             "user": user,
             # A sandbox has process ids of its own, and ends with us by itself.
@@ -84,12 +84,12 @@ class Process:
     def usable(self) -> bool:
         return not self._killed and self._process.poll() is None
 
-    def ask(self, question: Question) -> Verdict:
-        # It keeps the limit itself; this one is for a process that has lost its alarm.
-        reply = self._reply(self._job.limit_s + 1, json.dumps(question).encode() + b"\n")
+    def ask(self, question: Question, limit_s: float) -> Verdict:
+        # It keeps the limit itself; ours is for a process that has lost its alarm.
+        reply = self._reply(limit_s + 1, json.dumps([limit_s, question]).encode() + b"\n")
         if reply is not None:
-            return Verdict(**reply)
-        why = f"no verdict within {self._job.limit_s:g} s" if self._killed else "the reward process died"
+            return failed(f"no verdict within {limit_s:g} s") if "late" in reply else Verdict(**reply)
+        why = f"no verdict within {limit_s + 1:g} s" if self._killed else "the reward process died"
         self.kill()
         return failed(why)
 
@@ -122,6 +122,7 @@ class Processes:
     def __init__(self, job: Job, workers: int) -> None:
         self.workers = workers
         self._job = job
+        self._limit_s = job.limit_s
         self._idle: LifoQueue[Process | None] = LifoQueue()
         for _ in range(workers):
             self._idle.put(None)
@@ -136,11 +137,23 @@ class Processes:
         finally:
             self._idle.put(process)
 
+    def hurry(self, limit_s: float) -> None:
+        """From now on a question may take no longer than this, nor than the reward's own time limit."""
+        self._limit_s = min(limit_s, self._job.limit_s)
+
     def answer(self, question: Question) -> Verdict:
+        verdict = self._answer(question)
+        if verdict.failed and verdict.extracted is None:
+            extracted, expected = self._job.reward.known(question)
+            return replace(verdict, extracted=extracted, expected=verdict.expected or expected)
+        return verdict
+
+    def _answer(self, question: Question) -> Verdict:
         process = self._idle.get()
         try:
             process = process if process is not None and process.usable else self._start()
-            return process.ask(question)
+            start = time.monotonic()
+            return replace(process.ask(question, self._limit_s), seconds=time.monotonic() - start)
         except ValueError as error:
             return failed(shown(str(error)))
         finally:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from pipeline.rewards.registry import RewardConfig, parts_of
 from pipeline.rewards.types import Desk, Question, Response, Reward, Score, Verdict
@@ -57,7 +59,7 @@ class Rule:
 
     def __init__(self, config: RewardConfig, workers: int) -> None:
         self.parts, self.judging = parts_of(config)
-        self.asking = {part.reward.name: Asking(part.reward, workers) for part in self.parts}
+        self.asking: dict[str, Asking] = {part.reward.name: Asking(part.reward, workers) for part in self.parts}
 
     def ask(self, responses: Sequence[Response]) -> _Asked:
         """Of each part a verdict per response, or the promise of one."""
@@ -66,9 +68,9 @@ class Rule:
     def scores(self, asked: _Asked) -> list[Score]:
         verdicts = {name: [f if isinstance(f, Verdict) else f.result() for f in found] for name, found in asked.items()}
         columns = zip(*verdicts.values(), strict=True)
-        return [self._sum(dict(zip(verdicts, column, strict=True))) for column in columns]
+        return [self.summed(dict(zip(verdicts, column, strict=True))) for column in columns]
 
-    def _sum(self, verdicts: dict[str, Verdict]) -> Score:
+    def summed(self, verdicts: dict[str, Verdict]) -> Score:
         # A failed part is NaN, and so is every sum with it.
         reward = math.fsum(part.weight * verdicts[part.reward.name].value for part in self.parts)
         judge = verdicts[self.judging]
@@ -105,10 +107,16 @@ class Asking:
 
     def _promise(self, question: Question) -> Future[Verdict]:
         assert self.threads is not None and self.desk is not None, f"reward {self.reward.name} opened no desk"
-        promise = self.threads.submit(self.desk.answer, question)
+        promise = self.threads.submit(self._answer, self.desk, question)
         if self.reward.remembers:
             promise.add_done_callback(lambda done: self._remember(question, done))
         return promise
+
+    @staticmethod
+    def _answer(desk: Desk, question: Question) -> Verdict:
+        start = time.monotonic()
+        verdict = desk.answer(question)
+        return verdict if verdict.seconds else replace(verdict, seconds=time.monotonic() - start)
 
     def _remember(self, question: Question, done: Future[Verdict]) -> None:
         # A failure may have been bad luck, such as a busy machine: the next batch asks again.
@@ -124,9 +132,3 @@ def _close(asking: list[Asking]) -> None:
         if part.threads is not None and part.desk is not None:
             part.threads.shutdown(wait=False, cancel_futures=True)
             part.desk.close()
-
-
-def explain(config: RewardConfig, response: Response) -> Score:
-    """One response, by a reward that is opened for it alone. Raises ValueError when a part can't start."""
-    with Scorer(config, workers=1) as scorer:
-        return scorer.score([response])[0]

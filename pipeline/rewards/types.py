@@ -37,7 +37,8 @@ class Response:
 class Verdict:
     """value: what trains; NaN when failed. why: one sentence. extracted: what was taken from the response.
     expected: what that was compared with. accuracy: in [0, 1], what judges the prompt; None means the value does.
-    doubt: what may be wrong with the reference answer, where it is no failure."""
+    doubt: what may be wrong with the reference answer, where it is no failure. seconds: that finding it took at its
+    desk, without the start of a process."""
 
     value: float
     why: str
@@ -45,6 +46,7 @@ class Verdict:
     expected: str | None = None
     accuracy: float | None = None
     doubt: str | None = None
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def failed(self) -> bool:
@@ -126,6 +128,10 @@ class Reward(Section):
     def faults(self) -> dict[str, str]:
         """What is wrong with the files that it names, by field, as far as a look from here shows. No code is run."""
         return {}
+
+    def known(self, question: Question) -> tuple[str, str]:
+        """What the question would compare, extracted and expected: all that can be told where no verdict is reached."""
+        return shown(question[0]), shown(question[1])
 
     def open_desk(self, workers: int) -> Desk | None:
         """None when `look` always decides. Raises ValueError when the desk can't be had as configured."""

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+from api.schemas import RewardResult
+
 
 def pilot(*arguments, stdin=""):
     command = [sys.executable, "-m", "cli", "reward", *arguments]
@@ -25,7 +27,12 @@ def test_the_reward_of_a_config_with_a_change(tmp_path):
     assert done.returncode == 0, done.stderr
     score = json.loads(done.stdout)
     assert (score["reward"], score["accuracy"]) == (0.5, 1.0)
-    assert {n: p["value"] for n, p in score["parts"].items()} == {"numeric": 1.0, "format": 0.0, "overlong": -0.5}
+    assert [(p["name"], p["value"], p["weight"], p["judges"]) for p in score["parts"]] == [
+        ("numeric", 1.0, 1.0, True),
+        ("format", 0.0, 0.5, False),
+        ("overlong", -0.5, 1.0, False),
+    ]
+    assert RewardResult.model_validate(score, strict=True).model_dump() == score, "as the API gives it"
     done = pilot("test", "numeric", "--set", "tolerance=0.5", "--response", "4.2", "--answer", "4")
     assert done.returncode == 0 and "reward    1" in done.stdout
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import os
 import random
 import signal
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from pipeline.rewards import Response, Scorer, explain
+from pipeline.rewards import Response, Scorer, tried
 from pipeline.rewards.latex import final_boxes, last_boxed
 from pipeline.rewards.maths import MathReward, compare_plainly, serve
 from pipeline.rewards.values import differ
@@ -280,9 +279,25 @@ def test_reward_processes_die_with_a_trainer_that_is_killed():
     assert not alive
 
 
-def test_a_response_by_itself_is_a_float_and_nan_for_failed():
-    def scored(text, answer):
-        return explain(MathReward(timeout_s=1), Response(text, answer)).reward
+def test_a_failed_verdict_tells_what_it_was_about_and_the_limit_that_was_applied():
+    """Tried alone with its own limit; `seconds` are those of the comparison, not of starting a process."""
+    (result,) = tried(MathReward(timeout_s=2), [Response(f"So {BOMBS[0]}.", "x+y^2")])
+    (part,) = result.parts
+    assert result.failed and result.reward is part.value is None and part.why == "no verdict within 2 s"
+    assert (part.extracted, part.expected) == ("5^{5^{5^{5^5}}}", "x+y^2")
+    assert 2 <= result.seconds < 3.5
+    (result,) = tried(MathReward(), [Response("\\boxed{y > 3}", "y > 3")])
+    assert result.reward == 1 and not result.failed and result.seconds < 1
 
-    assert scored("\\boxed{3}", "3") == 1 and math.isnan(scored(BOMBS[0], "x+y^2"))
-    assert scored("\\boxed{y > 3}", "y > 3") == 1
+
+def test_many_hanging_answers_delay_no_other_that_is_tried_with_them():
+    hanging = [f"\\boxed{{{i}^{{5^{{5^{{5^5}}}}}}}}" for i in range(5, 13)]
+    ordinary = ["\\boxed{y^2+x}", *(f"\\boxed{{{i} < x}}" for i in range(6)), "\\boxed{}"]
+    responses = [Response(text, "x+y^2") for text in (*hanging, *ordinary)]
+    start = time.monotonic()
+    results = tried(MathReward(timeout_s=4), responses, workers=2, all_s=14)
+    assert time.monotonic() - start < 30
+    assert [r.reward for r in results] == [None] * 8 + [1] + [0] * 7
+    assert results[0].why == "no verdict within 4 s" and 4 <= results[0].seconds < 6
+    assert "no verdict within 1 s, and the 14 s of this request were over" in [r.why for r in results]
+    assert all(r.parts[0].extracted and r.parts[0].expected == "x+y^2" for r in results[:-1])
