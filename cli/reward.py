@@ -53,7 +53,11 @@ def words(result: RewardResult) -> str:
 
 
 def listed() -> str:
-    return "\n".join(f"{r['name']:<10} v{r['version']}  {r['title']}" for r in described())
+    lines = []
+    for reward in described():
+        only = "" if reward["judges"] else " Only as a part of a sum."
+        lines.append(f"{reward['name']:<13} v{reward['version']}  {reward['title']}{only}")
+    return "\n".join(lines)
 
 
 def _number(value: float | None) -> str:

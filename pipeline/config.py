@@ -695,6 +695,8 @@ def _problem(error: Any, config: type[Section] = RunConfig) -> FieldProblem:
             path.append("name")
             value = _shown(error["input"].get("name"))
             message = f"unknown {what} {value!r}; known: {', '.join(names)}"
+            if what == "reward" and value == OverlongReward.model_fields["name"].default:
+                message = f"{value!r} judges no response by itself; use it as a part of the reward 'sum'"
         case "union_tag_not_found":
             path.append("name")
             value, message = None, f"this field is required; one of {', '.join(names)}"

@@ -23,11 +23,13 @@ _GUEST = ROOT / "pipeline" / "sandbox" / "guest.py"
 
 
 class Tests(NamedTuple):
-    """inputs and outputs: what the program reads and must print. asserts: Python that runs after the program."""
+    """inputs and outputs: what the program reads and must print. asserts: Python that runs after the program. first:
+    the first of these in words, where they are calls."""
 
     inputs: list[str]
     outputs: list[str]
     asserts: list[str]
+    first: str = ""
 
 
 class CodeReward(Reward):
@@ -183,7 +185,8 @@ def _calls(name: object, inputs: list[Any], outputs: list[Any]) -> Tests | None:
     """
     if not isinstance(name, str) or not name.isidentifier():
         return None
-    asserts = []
+    asserts: list[str] = []
+    first = ""
     try:
         for given, wanted in zip(inputs, outputs, strict=True):
             arguments = [json.loads(line) for line in given.splitlines()] if isinstance(given, str) else given
@@ -192,10 +195,11 @@ def _calls(name: object, inputs: list[Any], outputs: list[Any]) -> Tests | None:
             values = [json.loads(wanted)] if isinstance(wanted, str) else [wanted]
             if isinstance(wanted, list) and len(wanted) == 1:
                 values += wanted
+            first = first or f"{name}({', '.join(map(repr, arguments))}) == {values[-1]!r}"
             asserts.append(_CALL.format(name=name, arguments=json.dumps(arguments), wanted=json.dumps(values)))
     except (ValueError, RecursionError):
         return None
-    return Tests([], [], asserts)
+    return Tests([], [], asserts, first)
 
 
 def same_output(given: str, wanted: str) -> bool:
@@ -205,4 +209,7 @@ def same_output(given: str, wanted: str) -> bool:
 
 
 def _words(tests: Tests) -> str:
-    return shown(tests.asserts[0]) if tests.asserts else f"{len(tests.inputs)} inputs with outputs"
+    if not tests.asserts:
+        return f"{len(tests.inputs)} inputs with outputs"
+    more = f", and {len(tests.asserts) - 1} more" if len(tests.asserts) > 1 else ""
+    return shown(tests.first or tests.asserts[0]) + more

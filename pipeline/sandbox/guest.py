@@ -33,17 +33,18 @@ def main() -> None:
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     end = time.monotonic() + work["seconds"]
-    results = [_run(work["code"], given, None, end) for given in work["inputs"]]
-    results += [_run(work["code"], "", test, end) for test in work["asserts"]]
+    over = f"the time limit of {work['seconds']:g} s was over"
+    results = [_run(work["code"], given, None, end, over) for given in work["inputs"]]
+    results += [_run(work["code"], "", test, end, over) for test in work["asserts"]]
     reply.write(json.dumps(results))
     reply.flush()
 
 
-def _run(code: str, given: str, test: str | None, end: float) -> dict[str, Any]:
+def _run(code: str, given: str, test: str | None, end: float, over: str) -> dict[str, Any]:
     """One test: the program reads `given`; with `test`, that runs after it."""
     left = end - time.monotonic()
     if left <= 0:
-        return {"error": "no time left"}
+        return {"error": f"not run: {over}"}
     read, write = os.pipe()
     word = secrets.token_hex(16)
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
@@ -57,13 +58,14 @@ def _run(code: str, given: str, test: str | None, end: float) -> dict[str, Any]:
             os.dup2(stdout.fileno(), 1)
             _be_the_program(code, test, write, word)
         os.close(write)
-        told = b""
-        while (left := end - time.monotonic()) > 0 and select.select([read], [], [], left)[0]:
+        told, late = b"", False
+        while select.select([read], [], [], max(0.0, end - time.monotonic()))[0]:
             chunk = os.read(read, 4096)
             told += chunk
             if not chunk or len(told) > 65536:
                 break
-        late = left <= 0
+        else:
+            late = True
         os.close(read)
         try:
             os.killpg(fork, signal.SIGKILL)
@@ -73,7 +75,7 @@ def _run(code: str, given: str, test: str | None, end: float) -> dict[str, Any]:
         stdout.seek(0)
         output = stdout.read(_MOST_OUTPUT).decode(errors="replace")
     if late:
-        return {"error": "too slow"}
+        return {"error": over}
     message = told.decode(errors="replace")
     # The word says that the end was reached: a program that just exits in good order has passed nothing.
     if message == word or (test is None and message in ("", "exit")):

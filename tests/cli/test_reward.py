@@ -51,6 +51,8 @@ def test_what_is_asked_wrongly_is_told():
                  "--response", "4")  # fmt: skip
     assert done.returncode == 1 and "JUDGE_NONE" in done.stderr and "Traceback" not in done.stderr
     assert pilot("test", "math", "--response", "@/nothing/there").returncode == 2
+    done = pilot("test", "overlong", "--response", "4")
+    assert done.returncode == 2 and "use it as a part of the reward 'sum'" in done.stderr
 
 
 def test_the_rewards_are_listed():
@@ -64,3 +66,4 @@ def test_the_rewards_are_listed():
         "judge",
         "sum",
     }
+    assert [line.split()[0] for line in done.stdout.splitlines() if "Only as a part of a sum" in line] == ["overlong"]

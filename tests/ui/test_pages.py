@@ -946,3 +946,6 @@ def test_a_reward_is_tried_and_explained(api: ApiServer) -> None:
     app.selectbox(key="reward").set_value("code")
     shown = html(checked(app.run()))
     assert "./pilot reward test code" in shown and not any(b.label == "Score" for b in app.button)
+    assert "No verdicts yet" not in shown, "there is no example to score"
+    shown = html(checked(app.selectbox(key="reward").set_value("overlong").run()))
+    assert "part of the reward <b>sum</b>" in shown and not any(b.label == "Score" for b in app.button)

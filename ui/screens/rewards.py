@@ -47,19 +47,20 @@ def render() -> None:
         with left:
             _ask(known)
         with right:
-            _results()
+            _results(known[st.session_state["reward"]])
 
 
 def _ask(known: dict[str, RewardOut]) -> None:
     if "reward" not in st.session_state:
         st.session_state["reward"] = "math"
         _sample()
-    name = st.selectbox(
-        "Reward", list(known), key="reward", bind="query-params", on_change=_sample,
-        format_func=lambda n: f"{n}: {text.shorten(known[n].title, 90)}",
-    )  # fmt: skip
+    name = st.selectbox("Reward", list(known), key="reward", bind="query-params", on_change=_sample)
     reward = known[name]
+    st.caption(text.markdown(reward.title))  # not in the selector, which would cut it off
     _about(reward)
+    if not reward.judges:
+        blocks.empty("Not tried alone", "It judges no response by itself: try it as a part of the reward <b>sum</b>.")
+        return
     if reward.elsewhere:
         words = escape(reward.elsewhere)
         blocks.empty(
@@ -126,7 +127,9 @@ def _score(name: str) -> None:
         state["rewards.results"] = list(zip(responses, results, strict=True))
 
 
-def _results() -> None:
+def _results(reward: RewardOut) -> None:
+    if reward.elsewhere or not reward.judges:
+        return  # there is no form, so there is nothing to say of its results
     found: list[tuple[str, RewardResult]] | None = st.session_state.get("rewards.results")
     if not found:
         blocks.empty("No verdicts yet", "Score the example, or paste responses of your own.")

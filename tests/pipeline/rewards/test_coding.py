@@ -53,6 +53,16 @@ def test_code(scorer, text, answer, expected):
     assert got.value == expected, got.why
 
 
+def test_what_is_compared_and_a_time_limit_are_told_in_words(scorer):
+    got = verdict(scorer, "def two(x, y): return x, y", CALL % ("[[1, [2]], [3, 4]]", '["[1, [2]]", [[3, 4]]]'))
+    assert got.value == 1 and got.expected == "two(1, [2]) == [1, [2]], and 1 more"
+    assert verdict(scorer, SUMS, ECHO).expected == "2 inputs with outputs"
+    with Scorer(CodeReward(timeout_s=1, memory_mb=256), workers=1) as scorer:
+        for tests, code in ((ADD, "while True: pass"), (ECHO, "while True: pass"), (ADD, "import time; time.sleep(9)")):
+            why = verdict(scorer, code, tests).why
+            assert "test 1: the time limit of 1 s was over" in why
+
+
 @pytest.mark.parametrize("exit", ["import sys; sys.exit(0)", "import os; os._exit(0)", "raise SystemExit", "quit()"])
 def test_leaving_before_the_tests_is_no_success(scorer, exit):
     assert verdict(scorer, f"{exit}", ADD).value == 0
