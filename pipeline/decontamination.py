@@ -108,5 +108,5 @@ def numbered(source: str, by: Layout) -> tuple[list[str], list[Prompt]]:
             rows.append(row)
             prompts.append(prompt)
     except FileFault as error:
-        raise ValueError(f"{source} {error}") from None
+        raise ValueError(f"{source}: {error}") from None
     return rows, prompts

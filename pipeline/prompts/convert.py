@@ -6,32 +6,32 @@ import json
 from pathlib import Path
 
 from pipeline.config import ConfigProblems, DataConfig
-from pipeline.prompts.load import load_prompts
+from pipeline.prompts.load import load_in_order
 from pipeline.prompts.places import from_here
-from pipeline.prompts.types import Prompt, PromptSet
+from pipeline.prompts.types import Prompt
 
 
-def convert(data: DataConfig, out: Path) -> PromptSet:
-    """Reads data.train, a path from the current folder, and writes .jsonl (our columns) or .parquet (verl's). The file
-    appears whole or not at all. Raises ConfigProblems."""
-    prompts = load_prompts(from_here(data.train), data, "IN")
+def convert(data: DataConfig, out: Path) -> list[Prompt]:
+    """Reads data.train, a path from the current folder, and writes .jsonl (our columns) or .parquet (verl's), rows in
+    their order. The file appears whole or not at all. Raises ConfigProblems."""
+    name, prompts = load_in_order(from_here(data.train), data, "IN")
     match out.suffix.lower():
         case ".jsonl":
-            write_jsonl(prompts.prompts, out)
+            write_jsonl(prompts, out)
         case ".parquet":
             from pipeline.prompts.verl_files import write_verl  # pyarrow is large, and most who read prompts write none
 
-            write_verl(prompts.prompts, out, prompts.name)
+            write_verl(prompts, out, name)
         case _:
             raise ConfigProblems.one("OUT", str(out), "ends in .jsonl (our columns) or .parquet (verl's layout)")
     return prompts
 
 
-def write_jsonl(prompts: tuple[Prompt, ...], path: Path) -> None:
-    """In the columns of the mapping `plain`, sorted by id, so that equal sets are equal files."""
+def write_jsonl(prompts: list[Prompt], path: Path) -> None:
+    """In the columns of the mapping `plain`."""
     draft = path.with_name(f".{path.name}.writing")
     with draft.open("w", encoding="utf-8") as file:
-        for prompt in sorted(prompts, key=lambda p: p.id):
+        for prompt in prompts:
             file.write(line_of(prompt) + "\n")
     draft.replace(path)
 

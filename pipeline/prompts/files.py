@@ -109,11 +109,13 @@ def _read_jsonl(path: Path, _columns: Collection[str] | None) -> Iterator[Number
 
 def _object(line: bytes) -> Row | RowFault:
     try:
-        row = json.loads(line.decode(), parse_constant=_no_constant)
+        row = json.loads(line.decode(), parse_constant=_no_constant, object_pairs_hook=_each_key_once)
     except UnicodeDecodeError as error:
         return RowFault("encoding", f"is not UTF-8 (byte 0x{line[error.start]:02x} at {error.start})")
     except json.JSONDecodeError as error:
         return RowFault("malformed", f"is not JSON ({error.msg})")
+    except RowFault as fault:
+        return fault
     except ValueError as error:  # NaN, or an integer of thousands of digits
         return RowFault("malformed", f"is not JSON ({error})")
     except RecursionError:
@@ -125,13 +127,28 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no value of JSON")
 
 
+def _each_key_once(pairs: list[tuple[str, Any]]) -> Row:
+    """Which of two values is meant, nobody knows; Python would take the last. Raises RowFault."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        values = " and ".join(ascii(value)[:60] for key, value in pairs if key == twice)
+        raise RowFault("malformed", f"names {twice!r} more than once: {values[:200]}")
+    return row
+
+
 def _read_json(path: Path, _columns: Collection[str] | None) -> Iterator[Numbered]:
     if path.stat().st_size > MAX_JSON:
         raise FileFault(f"has over {MAX_JSON:,} bytes, the most that a JSON file may have; write it as JSONL")
     try:
-        whole = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_constant)
+        whole = json.loads(
+            path.read_bytes().decode("utf-8-sig"), parse_constant=_no_constant, object_pairs_hook=_each_key_once
+        )
     except UnicodeDecodeError as error:
         raise FileFault(f"is not UTF-8 (byte {error.start})") from None
+    except RowFault as fault:
+        raise FileFault(f"holds an object that {fault}") from None
     except ValueError as error:
         raise FileFault(f"is not JSON: {error}") from None
     except RecursionError:
@@ -155,7 +172,9 @@ def _read_csv(path: Path, _columns: Collection[str] | None) -> Iterator[Numbered
             except StopIteration:
                 return
             except csv.Error as error:
-                raise FileFault(f"line {records.line_num}: {error}; nothing can be read beyond it") from None
+                raise FileFault(
+                    f"breaks off at line {records.line_num}: {error}; nothing can be read beyond it"
+                ) from None
             if not cells:  # an empty line
                 continue
             number += 1
@@ -174,7 +193,7 @@ def _lines(file: IO[bytes]) -> Iterator[str]:
     while line := file.readline(MAX_ROW + 1):
         number += 1
         if len(line) > MAX_ROW:
-            raise FileFault(f"line {number} has over {MAX_ROW:,} bytes; nothing can be read beyond it")
+            raise FileFault(f"has over {MAX_ROW:,} bytes in line {number}; nothing can be read beyond it")
         line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         yield line.decode(errors="surrogateescape")
 
@@ -214,12 +233,14 @@ def _read_parquet(path: Path, columns: Collection[str] | None) -> Iterator[Numbe
                 batch = _dense(batch)
                 decoded += batch.nbytes
                 if decoded > MAX_DECODED:
-                    raise FileFault(f"row {number + 1}: over {MAX_DECODED:,} bytes are decoded; that is the most")
+                    raise FileFault(
+                        f"has over {MAX_DECODED:,} bytes when decompressed, at row {number + 1}; that is the most"
+                    )
                 for i in range(batch.num_rows):
                     number += 1
                     yield number, _parquet_row(batch.slice(i, 1))
         except (pa.ArrowException, OSError) as error:
-            raise FileFault(f"row {number + 1} cannot be read, nor those after it: {_first_line(error)}") from None
+            raise FileFault(f"cannot be read from row {number + 1} on: {_first_line(error)}") from None
 
 
 def _check_sizes(metadata: Any, wanted: set[str]) -> int:
@@ -235,7 +256,7 @@ def _check_sizes(metadata: Any, wanted: set[str]) -> int:
         total, largest = total + size, max(largest, *sizes) if sizes else largest
         if size > MAX_GROUP:
             raise FileFault(
-                f"row group {g} has {size:,} bytes when decompressed; at most {MAX_GROUP:,} are accepted: write "
+                f"has {size:,} bytes in row group {g} when decompressed; at most {MAX_GROUP:,} are accepted: write "
                 "smaller row groups"
             )
     if total > MAX_DECODED:

@@ -45,6 +45,21 @@ def load_prompts(
     """Read a prompt set. source: what a config writes, or a file. field: the config field that named it, for messages.
     mapping: in place of data.mapping. rewards: the names that rows may give; None: any.
 
+    Raises ConfigProblems as load_in_order does.
+    """
+    name, prompts = load_in_order(source, data, field, mapping, rewards)
+    return PromptSet(name=name, prompts=tuple(sorted(prompts, key=lambda p: p.id)))
+
+
+def load_in_order(
+    source: str | Path,
+    data: DataConfig,
+    field: str,
+    mapping: MappingName | None = None,
+    rewards: Collection[str] | None = None,
+) -> tuple[str, list[Prompt]]:
+    """The name of a prompt set, and its prompts in the order of the file.
+
     Raises ConfigProblems: file missing or unreadable, empty, rows that are no prompts, and duplicates (the same chat
     twice, whether or not the answers agree).
     """
@@ -77,7 +92,7 @@ def load_prompts(
     if repeated:
         named = [f"rows {', '.join(rows[:SHOWN])}" for rows in repeated]
         raise refuse(f"{count(len(repeated), 'prompt')} more than once ({some(named)}); keep each once")
-    return PromptSet(name=name, prompts=tuple(sorted(prompts, key=lambda p: p.id)))
+    return name, prompts
 
 
 def columns_of(source: str | Path, data: DataConfig, mapping: MappingName) -> Layout:

@@ -203,7 +203,10 @@ def _answer(row: Mapping[str, Any], by: Layout) -> str:
 def _question(value: Any, name: str, row: Mapping[str, Any], kind: Literal["no_prompt", "no_answer"]) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = _text(value)
-    if not isinstance(value, str) or not value.strip():
+    if value is not None and not isinstance(value, str):
+        accepted = "a text or a number" if kind == "no_answer" else "a text or a chat"
+        raise RowFault("malformed", f"{name!r} must be {accepted}, not {_shown(value)}")
+    if value is None or not value.strip():
         present = ", ".join(sorted(map(str, row))) or "none"
         raise RowFault(kind, f"has no text in {name!r} (fields there: {present[:300]})")
     return value

@@ -239,7 +239,7 @@ def _held_out(placed: _Placed, ask: Questions, findings: _Findings) -> None:
             if isinstance(prompt, Prompt):
                 other.setdefault(key_of(prompt), row)
     except FileFault as error:
-        raise FileFault(f"prompts that are also in the other set: that set {error}") from None
+        raise FileFault(f"prompts that are also in the other set: that set: {error}") from None
     for row, prompt in placed:
         if (where := other.get(key_of(prompt))) is not None:
             findings.add("held_out", row, f"is row {where} of the other set: {prompt.text[:80]!r}")

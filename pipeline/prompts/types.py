@@ -29,7 +29,7 @@ class RowFault(ValueError):
 
 
 class FileFault(ValueError):
-    """Why a file cannot be read at all, or not beyond a point."""
+    """Why a file cannot be read at all, or not beyond a point: what follows "the file ..."."""
 
 
 @dataclass(frozen=True, slots=True)

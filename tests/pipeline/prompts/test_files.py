@@ -109,8 +109,8 @@ def test_system_prompt_and_template(tmp_path: Path) -> None:
         ([{"role": "tool", "content": "a"}], "not a chat"),
         ([{"role": "user", "content": [{"type": "image"}]}], "not a chat"),
         (["a"], "not a chat"),
-        ({"role": "user"}, "no text in 'prompt'"),
-        (True, "no text in 'prompt'"),
+        ({"role": "user"}, "must be a text or a chat"),
+        (True, "must be a text or a chat"),
     ],
 )  # fmt: skip
 def test_chats_that_are_none(tmp_path: Path, prompt: object, message: str) -> None:
@@ -145,6 +145,12 @@ def test_chats_that_are_none(tmp_path: Path, prompt: object, message: str) -> No
         ("a.parquet", b"", "is not a Parquet file that can be read"),
         ("a.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1", "is not a Parquet file that can be read"),
         ("a.jsonl", b'{"prompt": "a", "answer": NaN}', "row 1: is not JSON (NaN is no value of JSON)"),
+        ("a.jsonl", b'{"prompt": "a", "answer": "1", "answer": "2"}', "row 1: names 'answer' more than once: '1' and"),
+        ("a.jsonl", b'{"prompt": [{"role": "user", "role": "x"}], "answer": "1"}', "names 'role' more than once"),
+        ("a.json", b'[{"prompt": "a", "answer": 1, "answer": 2}]', "an object that names 'answer' more than once: 1"),
+        ("a.jsonl", b'{"prompt": "a", "answer": ["1"]}', "row 1: 'answer' must be a text or a number, not ['1']"),
+        ("a.jsonl", b'{"prompt": "a", "answer": true}', "row 1: 'answer' must be a text or a number, not True"),
+        ("a.jsonl", b'{"prompt": {"a": 1}, "answer": "1"}', "row 1: 'prompt' must be a text or a chat, not {'a': 1}"),
         ("a.jsonl", b'{"prompt": ' + b"[" * 100_000, "row 1: is nested too deeply"),
         ("a.jsonl", b'{"prompt": "a", "answer": ' + b"9" * 5000 + b"}", "row 1: is not JSON (Exceeds the limit"),
         ("a.jsonl", b'{"prompt": "a\\ud800", "answer": "1"}', "half of a surrogate pair in 'prompt'"),
@@ -196,10 +202,10 @@ def test_parquet_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=1 << 30)
     assert path.stat().st_size < 10_000
     monkeypatch.setattr(prompt_files, "MAX_DECODED", 10_000_000)
-    assert "over 10,000,000 bytes are decoded" in refusal(path)
+    assert "has over 10,000,000 bytes when decompressed, at row 1" in refusal(path)
     # What a file says of itself is enough to refuse it.
     monkeypatch.setattr(prompt_files, "MAX_GROUP", 400_000)
-    assert "row group 0 has 500," in refusal(path)
+    assert "bytes in row group 0 when decompressed" in refusal(path)
     monkeypatch.setattr(prompt_files, "MAX_GROUP", 1 << 29)
     monkeypatch.setattr(prompt_files, "MAX_ROWS", 79)
     assert "has 80 rows; at most 79" in refusal(path)

@@ -108,17 +108,18 @@ def test_benchmark_files_load_whole(file: str, mapping: MappingName, n: int, ans
 def test_verl_layout_both_ways(tmp_path: Path) -> None:
     rows = [
         {"prompt": "2+2=", "answer": "4", "tags": ["add", "easy"], "reward": "math"},
-        {"prompt": [{"role": "system", "content": "Think."}, {"role": "user", "content": "3+3="}], "answer": "6"},
+        {"prompt": [{"role": "system", "content": "Think."}, {"role": "user", "content": "3+3="}], "answer": "5"},
+        *({"prompt": f"{n}=", "answer": str(n)} for n in range(6, 24)),
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     before = convert(described(str(tmp_path / "a.jsonl"), "plain"), tmp_path / "b.parquet")
     written = pq.read_table(tmp_path / "b.parquet").to_pylist()
-    assert {row["reward_model"]["ground_truth"] for row in written} == {"4", "6"}
+    assert [row["reward_model"]["ground_truth"] for row in written] == [str(n) for n in range(4, 24)], "in their order"
     assert all(row["data_source"] == "a" and row["reward_model"]["style"] == "rule" for row in written)
     after = convert(described(str(tmp_path / "b.parquet"), "verl"), tmp_path / "c.jsonl")
-    assert after.prompts == before.prompts
+    assert after == before
     again = convert(described(str(tmp_path / "c.jsonl"), "plain"), tmp_path / "d.jsonl")
-    assert again.prompts == before.prompts
+    assert again == before
     assert (tmp_path / "c.jsonl").read_bytes() == (tmp_path / "d.jsonl").read_bytes()
     with pytest.raises(ConfigProblems, match="ends in .jsonl"):
         convert(described(str(tmp_path / "c.jsonl"), "plain"), tmp_path / "d.csv")
