@@ -6,7 +6,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from pipeline.rewards import Response, Scorer, explain
+from pipeline.rewards import Response, Scorer
 from pipeline.rewards.choice import ChoiceReward
 from pipeline.rewards.exact import ExactReward
 from pipeline.rewards.formatting import FormatReward
@@ -35,7 +35,8 @@ def value(reward, text, answer):
 
 
 def scored(reward, text, answer):
-    return explain(reward, Response(text, answer)).reward
+    with Scorer(reward, workers=1) as scorer:
+        return scorer.score([Response(text, answer)])[0].reward
 
 
 def test_exact():
