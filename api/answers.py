@@ -32,7 +32,7 @@ from db import evaluations, run_list, runs, views
 from db.models import FATES, Evaluation, PromptMark, Run
 from db.run_list import Progress
 from db.views import BucketCounts, PromptStanding, Spend, bucket_counts
-from pipeline.config import parse_config
+from pipeline.config import ConfigProblems, parse_config
 
 
 def run_summaries(session: Session, rows: Sequence[Run]) -> list[RunSummary]:
@@ -47,9 +47,14 @@ def run_detail(session: Session, run: Run) -> RunDetail:
         attempts and attempts[-1].finished_at is None
     ):  # its seconds are written when it ends; until then its lease's count
         attempts[-1].seconds = body["seconds"] - sum(attempt.seconds for attempt in attempts[:-1])
-    engine = run.config.get("engine", {})  # the torch engine has one device, and names none
-    gpu_hours = body["seconds"] / 3600 * engine.get("nodes", 1) * engine.get("gpus_per_node", 1)
+    gpu_hours = body["seconds"] / 3600 * _n_devices(run)
     return RunDetail.model_validate(body | {"attempts": attempts, "gpu_hours": gpu_hours})
+
+
+def _n_devices(run: Run) -> int:
+    """Without a check of the config: one of an older version is still to be shown."""
+    engine = run.config.get("engine", {})  # the torch engine has one device, and names none
+    return int(engine.get("nodes", 1) * engine.get("gpus_per_node", 1))
 
 
 def checkpoint_evaluations(session: Session, rows: Sequence[Run]) -> list[CheckpointEvaluation]:
@@ -65,17 +70,20 @@ def checkpoint_evaluation(session: Session, row: Run) -> CheckpointEvaluation:
 
 
 def _evaluation(row: Run, reason: str | None, seconds: float, found: Evaluation | None) -> CheckpointEvaluation:
-    config = parse_config(row.config)
+    try:
+        asked = parse_config(row.config).benchmarks
+    except ConfigProblems:  # of an older version; the results, if any, are there all the same
+        asked = ()
     columns = {name: getattr(row, name) for name in CheckpointEvaluation.model_fields if hasattr(row, name)}
     return CheckpointEvaluation.model_validate(
         columns
         | {
             "run_id": row.evaluates,
             "run_name": row.name,
-            "benchmarks": [BenchmarkAsked.model_validate(b, from_attributes=True) for b in config.benchmarks],
+            "benchmarks": [BenchmarkAsked.model_validate(b, from_attributes=True) for b in asked],
             "reason": reason,
             "seconds": seconds,
-            "gpu_hours": seconds / 3600 * config.engine.n_gpus,
+            "gpu_hours": seconds / 3600 * _n_devices(row),
             "rollouts": row.eval_rollouts,
             "tokens": row.eval_tokens,
             "results": found.benchmarks if found is not None else [],
@@ -161,6 +169,5 @@ def _seconds_left(run: Run, lately: Progress) -> float | None:
     if budget.get("wall_clock_s") is not None:
         left.append(budget["wall_clock_s"] - lately.seconds)
     if budget.get("gpu_hours") is not None:
-        gpus = parse_config(run.config).engine.n_gpus
-        left.append(3600 * budget["gpu_hours"] / gpus - lately.seconds)
+        left.append(3600 * budget["gpu_hours"] / _n_devices(run) - lately.seconds)
     return max(0.0, min(left)) if left else None

@@ -51,6 +51,7 @@ class JudgeReward(Reward):
     """
 
     name: Literal["judge"] = "judge"
+    version: Literal[2] = 2  # type: ignore[assignment]  # 1 read a score at the start of a line only, and 1/10 as 1
     url: str = Field(
         pattern=spelled(r"^https?://[^\s@?#]+$", "http:// or https:// and an address without credentials, ? and #"),
         description="Base address of the API, without /chat/completions.",

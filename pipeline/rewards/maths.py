@@ -51,6 +51,7 @@ class MathReward(Reward):
     """
 
     name: Literal["math"] = "math"
+    version: Literal[2] = 2  # type: ignore[assignment]  # to 1 a reference that cannot be read made a response wrong
     timeout_s: float = Field(5.0, gt=0, le=300, description="Seconds that comparing one answer may take.")
 
     boxed_only: bool = Field(False, description="A response without a \\boxed{} is wrong.")

@@ -199,3 +199,20 @@ def test_results_come_with_the_run_s_own_and_its_slot_says_what_holds_it(
     assert (mine.state, mine.reason, mine.accuracy) == ("succeeded", "all done", 0.6)
     with Session(engine) as session:
         assert session.scalars(sa.select(StepMetrics.run_id)).all() == [run.id]
+
+
+def test_what_an_older_version_left_is_shown_and_not_begun_again(api: TestClient, engine: sa.Engine, run: Run) -> None:
+    """Its config names a version of a reward that is not there any more."""
+    budget = run.config["budget"] | {"gpu_hours": 9.0}
+    old = run.config | {"reward": {"name": "math", "version": 1}, "budget": budget}
+    with Session(engine) as session, session.begin():
+        session.get_one(Run, run.id).config = old
+    asked = add_run(engine, config=old, evaluates=run.id, state="succeeded")
+    listed = api.get("/api/v1/runs").json()["runs"]
+    assert [each["id"] for each in listed] == [str(run.id)]
+    assert api.get(f"/api/v1/runs/{run.id}").json()["gpu_hours"] == 0
+    (seen,) = api.get("/api/v1/evaluations").json()["evaluations"]
+    assert (seen["id"], seen["benchmarks"]) == (str(asked.id), [])
+    refused = api.post("/api/v1/runs", json={"config": old})
+    assert refused.status_code == 422
+    assert any(e["field"] == "reward.version" and "2" in e["message"] for e in refused.json()["errors"])
