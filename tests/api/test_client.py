@@ -39,9 +39,9 @@ def test_every_call(client: Client, engine: sa.Engine, config: dict[str, Any]) -
     assert client.metrics(run.id, from_step=2).steps == []
     assert client.buckets(run.id).counts["unseen"] == 3
     assert client.ledger(run.id).sampled.rollouts == 0
-    compared = client.compare([run.id, created.id], metrics=["loss", "entropy"]).runs
+    compared = client.compare([run.id, created.id], metrics=["loss", "grad_norm"]).runs
     assert [each.run.id for each in compared] == [run.id, created.id]
-    assert list(compared[0].series.metrics) == ["loss", "entropy"]
+    assert list(compared[0].series.metrics) == ["loss", "grad_norm"]
     assert [p.id for p in client.prompts(run.id, bucket="ready", search="what", sort="step", limit=5).prompts] == [
         "p001"
     ]

@@ -325,7 +325,7 @@ def ask_for_an_evaluation(app: AppTest, api: ApiServer, running: Story) -> None:
     assert "No evaluation was asked for yet" in [caption.value for caption in app.caption][-1]
     app.multiselect(key="evaluate-benchmarks").set_value(["nowhere.jsonl"])
     app = click(app, "evaluate-now")
-    assert "no such file; give a file of prompts" in app.error[0].value
+    assert "no such file, and no benchmark of the run" in app.error[0].value
     app.multiselect(key="evaluate-benchmarks").set_value([])
     app.number_input(key="evaluate-samples").set_value(8)
     app = click(app, "evaluate-now")
