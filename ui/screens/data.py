@@ -39,7 +39,8 @@ def _sets(found: Sequence[PromptSetOut]) -> None:
         blocks.empty(
             "No prompt sets yet",
             "Add a file below: JSONL, JSON, CSV or Parquet. It is checked first, and kept as a whole or not at all. "
-            "A run config names it as <code>set:NAME@VERSION</code>; a path of a file works as well.",
+            "A run config names it as <code>set:NAME@VERSION</code>. The path of a file works as well, and a data set "
+            "of the hub that <code>./pilot data fetch hub:OWNER/NAME:SPLIT</code> has fetched.",
         )
         return
     rows = [
