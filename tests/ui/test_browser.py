@@ -314,7 +314,7 @@ def test_a_log_is_audited_in_the_browser(dashboard: str, watched: Watched, tmp_p
     page.locator('[data-testid="stFileUploaderDropzoneInput"]').set_input_files(log)
     page.locator(".st-key-audit-go button:visible").click()
     expect(page.get_by_role("alert")).to_contain_text("1 bad row: log.csv, row 145: 'reward' is 'much', not a number")
-    page.get_by_text("Settings").click()
+    page.get_by_test_id("stExpander").get_by_text("Settings").click()
     page.get_by_text("Leave bad rows out").click()
     page.locator(".st-key-audit-go button:visible").click()
     report = page.frame_locator(".st-key-audit-report iframe")

@@ -17,9 +17,17 @@ import pytest
 from db.slots import Device
 from pipeline.checkpoint import load_state
 from pipeline.engines.verl.start import scratch_of
-from pipeline.events import AttemptFinished, AttemptStarted, CheckpointSaved, StepFinished, events_path, read_events
+from pipeline.events import (
+    AttemptFinished,
+    AttemptStarted,
+    CheckpointSaved,
+    EvaluationFinished,
+    StepFinished,
+    events_path,
+    read_events,
+)
 from pipeline.prompts import prompt_id
-from pipeline.rundir import checkpoints
+from pipeline.rundir import checkpoints, evaluation_folder
 from worker import devices, host
 
 pytestmark = pytest.mark.timeout(1500)
@@ -29,9 +37,9 @@ CPU_SLOT = Device("cpu", "0", "CPU slot 0")
 TESTS = os.getpid()
 
 
-def start(run_dir, attempt):
+def start(run_dir, attempt, command="train", *more):
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline", "train", str(run_dir), "--attempt", str(attempt)],
+        [sys.executable, "-m", "pipeline", command, str(run_dir), "--attempt", str(attempt), *more],
         stdout=(run_dir / f"log{attempt}.txt").open("w"),
         stderr=subprocess.STDOUT,
         env={**os.environ, **devices.environment([CPU_SLOT]), **host.mark(RUN, 1)},
@@ -137,6 +145,24 @@ def test_killed_resumed_stopped(configure, tmp_path):
     assert isinstance(last, AttemptFinished) and last.outcome == "stopped", last
     assert checkpoints(run_dir)[-1][0] == last.step == of(StepFinished, third)[-1].step
     assert not list(root.glob(".*")), "what the killed ones left half written is gone"
+    check_nothing_left(run_dir)
+
+    # 4. The newest checkpoint measured, as the platform does when it is asked to.
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.json").write_text((run_dir / "config.json").read_text())
+    process = start(own, 1, "evaluate", "--of", str(run_dir), "--step", str(last.step))
+    assert process.wait(300) == 0, (own / "log1.txt").read_text()[-3000:]
+    (found,) = of(EvaluationFinished, events(own, 1))
+    (held_out,) = found.benchmarks
+    assert (found.step, held_out.n_prompts, held_out.samples, held_out.rollouts) == (last.step, 12, 2, 36)
+    rows = pq.read_table(evaluation_folder(run_dir, last.step) / "held-out.parquet").to_pylist()
+    sampled = [row["accuracy"] for row in rows if not row["greedy"]]
+    assert len(rows) == 36 and sum(sampled) / len(sampled) == pytest.approx(held_out.accuracy)
+    check_nothing_left(own)
+
+
+def check_nothing_left(run_dir):
     deadline = time.monotonic() + 60
     while not gone() and time.monotonic() < deadline:  # Ray's helpers notice by themselves, some seconds later
         time.sleep(0.2)
