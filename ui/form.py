@@ -218,7 +218,8 @@ def read_yaml(text: str) -> dict[str, Any]:
         keys = (re.match(r"\s*(?:- )?([\w.]+)\s*:", line) for line in reversed(lines))
         near = next((found[1] for found in keys if found), None)
         field = f", at {near!r}" if near else ""
-        raise ValueError(f"This is not YAML in {_quoted(text, mark.line + 1)}{field}: {why}.") from None
+        where = _quoted(text, mark.line + 1)  # where reading ended: a bracket left open is found late
+        raise ValueError(f"This is not YAML in {where}{field}: {why}. The cause may be just before.") from None
     if not isinstance(config, dict):
         raise ValueError("A config is a mapping of fields, such as `seed: 0`.")
     plain: dict[str, Any] = _plain(config, "")

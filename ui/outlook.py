@@ -21,7 +21,7 @@ def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
         for stage in forecast.stages
     ]
     training = [_count(forecast.rollouts), _count(forecast.tokens), _hours(forecast.gpu_hours)]
-    rows.append(['<b title="training rollouts and tokens; hours of everything">in all</b>', *training])
+    rows.append(['<b>in all</b><br><small class="pc-faint">hours with, counts without evaluation</small>', *training])
     blocks.table(["stage", "rollouts", "tokens", "GPU-hours"], rows, right=(1, 2, 3), caption="Forecast by stage")
     lines = []
     if price is not None and forecast.gpu_hours.expected is not None:

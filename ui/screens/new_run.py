@@ -7,6 +7,7 @@ API checks every change and forecasts what the run would take; what it finds wro
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection
 from html import escape
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from ui.draft import YAML_KEY, Draft
 from ui.form import Field, Group, about, groups, lookup, name_in_words, place_of
 
 RECENT = 10
+ANSWER_S = 10.0  # how long a forecast and a verdict hold
 PROMPT_SETS = 100  # uploaded ones to choose from, the newest
 PROMPT_FIELDS = ("data.train", "data.eval")
 _T = TypeVar("_T")
@@ -241,18 +243,18 @@ def _editor(draft: Draft, form: list[Group], config: dict[str, Any], asked: Aske
 
 
 def _ask(config: dict[str, Any]) -> Answer:
-    """Asked once per config: a rerun that changed nothing costs nothing."""
+    """Asked again after a while only: a rerun that changed nothing costs nothing, a run that has finished counts."""
     asked = json.dumps(config, sort_keys=True, default=str)
-    known: tuple[str, Answer] | None = st.session_state.get("new.answer")
-    if known is not None and known[0] == asked:
-        return known[1]
+    known: tuple[str, float, Answer] | None = st.session_state.get("new.answer")
+    if known is not None and known[0] == asked and time.monotonic() < known[1] + ANSWER_S:
+        return known[2]
     try:
         answer = Answer(client().forecast_config(config), [])
     except ApiError as error:
         if error.problem.type != "/problems/invalid-config":
             raise
         answer = Answer(None, error.problem.errors)
-    st.session_state["new.answer"] = (asked, answer)
+    st.session_state["new.answer"] = (asked, time.monotonic(), answer)
     return answer
 
 
@@ -414,7 +416,9 @@ def _unset(field: Field) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, list | dict):
         return ", ".join(map(str, value)) or "none"
-    return "unset" if value is None else f"{value:g}" if isinstance(value, int | float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "unset" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _help(field: Field) -> str:

@@ -40,13 +40,13 @@ def render() -> None:
     if feed.run is None:
         feed.refresh(client())
         feed.fresh = True
-    live, known = feed.live, feed.run is not None
+    live, drawn = feed.live, _drawn(feed)
 
     def part(draw: Callable[..., None], seconds: float, *given: Any) -> None:
         st.fragment(draw, run_every=seconds if live else None)(run_id, *given)
 
-    part(_head, HEAD_S, live, known)
-    if not known:
+    part(_head, HEAD_S, live, drawn)
+    if feed.run is None:
         return
     part(_charts, CHARTS_S)
     part(_benchmarks, SPEND_S)
@@ -56,12 +56,19 @@ def render() -> None:
     part(_below, CHARTS_S)
 
 
-def _head(run_id: str, polled: bool, known: bool) -> None:
+def _drawn(feed: RunFeed) -> tuple[bool, bool, bool]:
+    """What there is to draw at all. When the first of it comes the whole page is drawn, or its slower parts would go on
+    saying that there is nothing yet.
+    """
+    return feed.run is not None, bool(feed.evaluations), bool(feed.steps)
+
+
+def _head(run_id: str, polled: bool, drawn: tuple[bool, bool, bool]) -> None:
     feed = feed_of(run_id)
     if not feed.fresh:
         feed.refresh(client())
     feed.fresh = False
-    if feed.live != polled or (feed.run is not None) != known:
+    if feed.live != polled or _drawn(feed) != drawn:
         st.rerun()  # the whole page, with or without the timers
     banner = st.empty()
     if feed.lost:
