@@ -53,10 +53,10 @@ Writing = Annotated[Session, Depends(_writing, scope="function")]
 
 def check_metrics(session: Session, run_ids: Sequence[uuid.UUID], **fields: Sequence[str]) -> None:
     """Raises ApiProblem for a metric that no step of the runs has, named in one of these query fields."""
-    for field, names in fields.items():
-        if unknown := views.unknown_metric(session, run_ids, names):
-            message = f"no step has such a metric; there are: {', '.join(unknown.known)}"
-            raise refused(f"query.{field}", unknown.name, message)
+    if unknown := views.unknown_metric(session, run_ids, [name for names in fields.values() for name in names]):
+        field = next(field for field, names in fields.items() if unknown.name in names)
+        message = f"no step has such a metric; there are: {', '.join(unknown.known)}"
+        raise refused(f"query.{field}", unknown.name, message)
 
 
 def json_body(request: Request) -> None:

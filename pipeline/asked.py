@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config import HELD_OUT, Benchmark, ConfigProblems, FieldProblem, RunConfig, parse_config, resolve
+from pipeline.config import HELD_OUT, Benchmark, ConfigProblems, FieldProblem, RunConfig, is_path, parse_config, resolve
 
 
 def asked_benchmarks(config: RunConfig, asked: Sequence[str]) -> list[Benchmark]:
@@ -41,7 +41,7 @@ def asked_config(
     nowhere = [
         FieldProblem(field=f"benchmark {given}", value=given, message=words)
         for given in asked
-        if given not in ours and not given.startswith(("set:", "hub:")) and not os.path.exists(resolve(given))
+        if given not in ours and is_path(given) and not os.path.exists(resolve(given))
     ]
     if nowhere:
         raise ConfigProblems(nowhere)
@@ -63,7 +63,7 @@ def asked_config(
 
 def _name_of(source: str) -> str:
     """Of a prompt set: a file's stem, or the NAME of set:NAME@VERSION and hub:OWNER/NAME@REVISION:SPLIT."""
-    if source.startswith(("set:", "hub:")):
+    if not is_path(source):
         source = source.partition(":")[2].partition("@")[0]
     stem = re.sub(r"\.(jsonl|json|csv|parquet)$", "", source.rpartition("/")[2].lower())
     return re.sub(r"[^a-z0-9._-]+", "-", stem).strip("._-")[:60] or "file"

@@ -746,6 +746,11 @@ def load_config(path: Path) -> RunConfig:
     raise ConfigProblems.one("config", str(path), message)
 
 
+def is_path(source: str) -> bool:
+    """Whether a source of prompts is a file: neither an uploaded set nor a data set of the hub."""
+    return not source.startswith(("set:", "hub:"))
+
+
 def resolve(path: str) -> Path:
     """The file or folder that a config's path means: absolute, or relative to the application's folder."""
     return (ROOT / path).resolve()

@@ -19,6 +19,7 @@ import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, Client
 from api.schemas import Preset, Problem, Scope
+from ui import text
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -117,10 +118,9 @@ def token_form() -> None:
 
 
 def show_lost(error: ApiUnreachable, again: str = "This page tries again by itself.") -> None:
-    why = error.why[:1].upper() + error.why[1:]
     st.html(
         '<div class="pc-banner pc-bad" role="alert"><b>The API does not answer.</b> '
-        f"{escape(why)}, at {escape(error.url)}. {escape(again)} "
+        f"{escape(text.sentence(error.why))}, at {escape(error.url)}. {escape(again)} "
         "Runs go on without the dashboard; nothing is lost. "
         "If it stays away, start the platform with <code>./pilot up</code> or set <code>PILOT_API_URL</code>.</div>"
     )

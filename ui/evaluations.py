@@ -11,6 +11,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import CheckpointEvaluation, RunDetail
 from ui import blocks, text
+from ui.benchmarks import HELD_OUT
 from ui.connection import client, lacks
 from ui.palette import FINISHED_STATES
 
@@ -22,7 +23,7 @@ def evaluate_button(run: RunDetail, step: int) -> None:
     """Asks for an evaluation of the checkpoint of `step`."""
     missing = lacks("run")
     section: dict[str, Any] = run.config.get("evaluation", {})
-    names = ["held-out", *(b["name"] for b in section.get("benchmarks", ()))]
+    names = [HELD_OUT, *(b["name"] for b in section.get("benchmarks", ()))]
     names += [section["protocol"]] if section.get("protocol") else []
     sent = st.session_state.get("evaluations-sent", 0)  # a new key closes it
     with st.popover(

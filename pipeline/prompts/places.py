@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.config import RunConfig, pilot_home, resolve
+from pipeline.config import RunConfig, is_path, pilot_home, resolve
 from pipeline.prompts import hub
 from pipeline.prompts.types import FileFault
 
@@ -57,7 +57,7 @@ def sets_of(config: RunConfig) -> list[SetRef]:
 
 def from_here(source: str) -> str:
     """What somebody at a terminal writes, as a config would: paths are taken from the current folder."""
-    return source if source.startswith(("set:", "hub:")) else str(Path(source).resolve())
+    return str(Path(source).resolve()) if is_path(source) else source
 
 
 def find(source: str) -> tuple[str, list[Path]]:

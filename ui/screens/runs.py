@@ -184,8 +184,8 @@ def _cells(run: RunSummary) -> str:
 
 
 def _sentence(reason: str | None, todo: str) -> str:
-    why = f"{reason[:1].upper()}{reason[1:].rstrip('.')}. " if reason else ""
-    return f"{why}{todo[:1].upper()}{todo[1:]}."
+    why = f"{text.sentence(reason).rstrip('.')}. " if reason else ""
+    return f"{why}{text.sentence(todo)}."
 
 
 def _accuracy(run: RunSummary) -> str:
