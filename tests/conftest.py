@@ -39,6 +39,11 @@ def _start(config: pytest.Config, environ: Mapping[str, str]) -> services.Servic
     return config.stash[_running]
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes give no id: two workers have to collect the same tests, and a compressed file holds the time of day."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """With xdist the controller starts Postgres and tells its workers; each starts a broker of its own."""
