@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ from db.models import Run
 from tests.api.served import ApiServer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+
+
+@pytest.mark.parametrize(("nth", "schema"), [(0, "github-workflows"), (1, "gitlab-ci")])
+def test_an_example_for_a_ci_system_is_what_that_accepts(nth: int, schema: str, tmp_path: Path) -> None:
+    (tmp_path / "ci.yml").write_text(re.findall(r"^```yaml\n(.*?)^```", DOCS.read_text(), re.S | re.M)[nth])
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", tmp_path / "ci.yml"]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="the example is for curl and jq")

@@ -36,6 +36,12 @@ def image(name: str) -> tuple[list[str], list[str], str]:
     return json.loads(command), json.loads(health), user
 
 
+def test_the_file_keeps_to_the_compose_specification() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    checked = subprocess.run([*command, CHECKOUT / "docker-compose.yml"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_no_service_is_root_or_without_health_or_open_to_the_network(name: str) -> None:
     service = SERVICES[name]
