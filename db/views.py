@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Double, Select, Text, and_, func, literal, or_, select, text, tuple_
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import InstrumentedAttribute, Session, defer
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db import marks
 from db.models import (
@@ -131,20 +131,27 @@ def metrics(
     last = to_step if to_step is not None else 2**31 - 1
     pairs = [part for name in names for part in (literal(name, Text), StepMetrics.metrics[name])]
     numbers = func.jsonb_build_object(*pairs, type_=JSONB) if names else StepMetrics.metrics
-    columns = (StepMetrics.step, StepMetrics.attempt, StepMetrics.epoch, StepMetrics.rollouts, StepMetrics.tokens)
-    steps = (
-        select(*columns, numbers, StepMetrics.finished_at)
-        .where(StepMetrics.run_id == run_id, StepMetrics.step.between(from_step, last))
-        .order_by(StepMetrics.step)
-    )
+    wanted = StepMetrics.step.between(from_step, last)
     if parts is not None:
-        steps = steps.where(StepMetrics.step.in_(_extremes(session, run_id, from_step, last, parts, extremes)))
+        wanted = StepMetrics.step.in_(_extremes(session, run_id, from_step, last, parts, extremes))
     evaluations = session.scalars(
         select(Evaluation)
         .where(Evaluation.run_id == run_id, Evaluation.step.between(from_step, last))
         .order_by(Evaluation.step)
     ).all()
-    return [StepNumbers(*row) for row in session.execute(steps)], evaluations
+    return _steps(session, run_id, numbers, wanted), evaluations
+
+
+def _steps(
+    session: Session,
+    run_id: uuid.UUID,
+    numbers: ColumnElement[Any] | InstrumentedAttribute[Any],
+    wanted: ColumnElement[bool],
+) -> list[StepNumbers]:
+    """In order. As plain rows, for there are many: to make objects of the session of them takes as long again."""
+    columns = (StepMetrics.step, StepMetrics.attempt, StepMetrics.epoch, StepMetrics.rollouts, StepMetrics.tokens)
+    rows = select(*columns, numbers, StepMetrics.finished_at).where(StepMetrics.run_id == run_id, wanted)
+    return [StepNumbers(*row) for row in session.execute(rows.order_by(StepMetrics.step))]
 
 
 class UnknownMetric(NamedTuple):
@@ -214,7 +221,7 @@ class Recent(NamedTuple):
     """
 
     run: Run
-    steps: Sequence[StepMetrics]
+    steps: Sequence[StepNumbers]
     evaluations: Sequence[Evaluation]
     judged: dict[str, int]
     failed: int
@@ -223,12 +230,7 @@ class Recent(NamedTuple):
 def recent(session: Session, run_id: uuid.UUID, *, steps: int, last: int) -> Recent:
     """What alerts are made from."""
     run = get(session, run_id)
-    newest = session.scalars(
-        select(StepMetrics)
-        .where(StepMetrics.run_id == run_id, StepMetrics.step > run.step - steps)
-        .order_by(StepMetrics.step)
-        .options(defer(StepMetrics.buckets, raiseload=True))  # nobody asks for them here, and their JSON takes as long
-    ).all()
+    newest = _steps(session, run_id, StepMetrics.metrics, StepMetrics.step > run.step - steps)
     evaluations = session.scalars(select(Evaluation).where(Evaluation.run_id == run_id).order_by(Evaluation.step)).all()
     groups = session.execute(
         select(PromptVisit.stage, PromptVisit.bucket, func.count())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -56,3 +58,68 @@ def test_while_the_api_hangs_only_the_head_waits_for_it(api: ApiServer, running:
     seen.refresh(Client(api.url, api.token))
     seen.spend(Client(api.url, api.token))
     assert seen.lost is None and seen.ledger is not None
+
+
+class Watched(httpx.HTTPTransport):
+    """The network, where calls whose path ends so wait until all of them are there, or get no answer."""
+
+    def __init__(self, together: tuple[str, ...] = (), dead: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.together, self.dead = together, dead
+        self.met = threading.Barrier(max(1, len(together)), timeout=10)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith(self.dead or ("/",)):
+            raise httpx.ReadTimeout("dead")
+        if request.url.path.endswith(self.together or ("/",)):
+            self.met.wait()
+        return super().handle_request(request)
+
+
+def test_what_a_page_shows_at_first_is_asked_side_by_side(api: ApiServer, running: Story) -> None:
+    watched = Watched(together=("/metrics", "/flows", "/prompts", "/ledger"))
+    seen = RunFeed(str(running.id))
+    seen.open(Client(api.url, api.token, transport=watched), 5)
+    assert seen.lost is None and seen.refused is None
+    assert max(seen.steps) == max(seen.buckets) == 12 and seen.evaluations and seen.taught and seen.ledger is not None
+    assert seen.moved is not None and (seen.moved.from_step, seen.moved.to_step) == (7, 12)
+
+
+@pytest.mark.parametrize("dead", ["/metrics", "/flows", "/prompts", "/ledger", "/alerts", "/buckets"])
+def test_one_part_without_an_answer_is_asked_for_again(api: ApiServer, running: Story, dead: str) -> None:
+    seen = RunFeed(str(running.id))
+    seen.open(Client(api.url, api.token, transport=Watched(dead=(dead,))), 5)
+    assert seen.run is not None and seen.lost is not None and seen.refused is None
+    answering = Client(api.url, api.token)
+    seen.refresh(answering)
+    seen.spend(answering)
+    seen.teach(answering)
+    seen.flows(answering, 7, None)
+    assert seen.lost is None
+    assert max(seen.steps) == max(seen.buckets) == 12 and seen.evaluations and seen.taught and seen.ledger is not None
+    assert seen.moved is not None
+    running.train(1)
+    seen.refresh(Client(api.url, api.token, transport=Watched(dead=(dead,))))
+    seen.refresh(answering)
+    assert list(seen.steps) == list(seen.buckets) == list(range(1, 14)), "each step once, in order"
+
+
+def test_a_part_that_is_refused_is_no_api_that_is_away(
+    client: Client, running: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "RECENT_PROMPTS", 100_000)  # more than the API gives in one page
+    seen = RunFeed(str(running.id))
+    seen.open(client, 5)
+    assert seen.lost is None and seen.refused is not None and seen.refused.problem.status == 422
+
+
+def test_a_queued_run_waits_for_those_that_go_before(
+    client: Client, engine: sa.Engine, config: dict[str, Any], running: Story
+) -> None:
+    waiting = RunFeed(str(Story(engine, config).id))
+    waiting.refresh(client)
+    assert waiting.ahead == 1
+    busy_until = waiting.queued_since
+    running.finish("succeeded", "all steps are done")
+    waiting.refresh(client)
+    assert waiting.ahead == 0 and waiting.queued_since == busy_until

@@ -38,7 +38,8 @@ def render() -> None:
         return
     feed = feed_of(run_id)
     if feed.run is None:
-        feed.refresh(client())
+        # Flows of other steps, of which the address tells, are asked for when they are drawn.
+        feed.open(client(), None if "flow" in st.query_params else FLOW_STEPS["last 20"])
         feed.fresh = True
     live, drawn = feed.live, _drawn(feed)
 
@@ -152,9 +153,8 @@ def _ledger(run_id: str) -> None:
         return
     feed.spend(client())
     _heading("Spend", "by what became of it")
-    settings = feed.settings if feed.run.device == "cuda" else None  # the price is that of a GPU
     evaluated = FateCount(fate="evaluation", rollouts=feed.run.eval_rollouts, tokens=feed.run.eval_tokens)
-    blocks.ledger_table(feed.ledger, evaluated, _hours(feed.run), settings)
+    blocks.ledger_table(feed.ledger, evaluated, _hours(feed.run), feed.settings)
 
 
 def _below(run_id: str) -> None:
