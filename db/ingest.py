@@ -6,7 +6,8 @@ reader never sees half a step. Sequence numbers make it idempotent: `last_seq` m
 Resuming from step k takes back whatever an earlier attempt reported of later steps, because they will be
 trained again: their metrics, visits and moves go, and what they sampled is booked as `lost`, so the fates
 still add up. What an attempt may have sampled of the step that it died in is booked as `lost` when it ends: nobody can
-tell how much it was, and all of what the step had announced is the most.
+tell how much it was, and all of what the step had announced is the most. The same goes for an evaluation that never
+finished: it is booked with what evaluations spend.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any, NamedTuple
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Session
 
-from db import marks
+from db import marks, runs
 from db.engine import DatabaseUnavailable
 from db.models import (
     BUCKETS,
@@ -195,6 +196,7 @@ def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping
     statement = insert(Evaluation).values(row)
     columns = {name: statement.excluded[name] for name in row if name not in ("run_id", "step")}
     session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=columns))
+    attempt.open_evaluation = {}
     _add_eval_spend(run, values)
     _refresh_accuracy(session, run)
 
@@ -298,7 +300,24 @@ def _book_unfinished(session: Session, run: Run) -> None:
         attempt.open_rollouts = attempt.open_tokens = 0
     if unfinished:
         run.fates = _summed(session, run)
+    _book_unfinished_evaluations(session, run)
     session.flush()
+
+
+def _book_unfinished_evaluations(session: Session, run: Run) -> None:
+    """Order of locks: the row of an evaluation on demand, which the caller holds, then its run's."""
+    nothing = sa.literal({}, JSONB)
+    unfinished = session.scalars(
+        sa.select(Attempt)
+        .where(Attempt.run_id == run.id, Attempt.open_evaluation != nothing)
+        .execution_options(populate_existing=True)
+    ).all()
+    for attempt in unfinished:
+        most = [{"name": name, **spend} for name, spend in attempt.open_evaluation.items()]
+        values = {f"eval_{kind}": sum(spend[kind] for spend in most) for kind in ("rollouts", "tokens")}
+        for spender in (run, *([runs.locked(session, run.evaluates)] if run.evaluates else [])):
+            _add_eval_spend(spender, values | {"benchmarks": most})
+        attempt.open_evaluation = {}
 
 
 def _summed(session: Session, run: Run) -> dict[str, list[int]]:

@@ -153,8 +153,9 @@ def as_attempt(own_dir: Path, attempt: int, run_dir: Path, step: int | None) -> 
                     model_parameters=engine.n_parameters,
                 )
             )  # fmt: skip
+            benchmarks = list(zip(config.benchmarks, sets, strict=True))
             responses = evaluation_folder(own_dir, number)
-            found = evaluate(engine, list(zip(config.benchmarks, sets, strict=True)), number, responses)
+            found = evaluate(engine, benchmarks, number, responses, log.append, config.sampling.max_new_tokens)
         publish(responses, evaluation_folder(run_dir, number))
         log.append(found)
         finished = AttemptFinished(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipeline.config import HELD_OUT, Benchmark
 from pipeline.estimators import average, budgets, majority, mean_and_error, mean_of_means, pass_at
-from pipeline.events import BenchmarkResult, EvaluationFinished
+from pipeline.events import BenchmarkResult, BenchmarkStarted, Count, EvaluationFinished
 from pipeline.prompts import Prompt, PromptSet
 from pipeline.rewards import Scorer, canonical
 
@@ -81,15 +81,23 @@ def evaluate(
     benchmarks: Sequence[tuple[Benchmark, PromptSet]],
     step: int,
     folder: Path | None,
+    tell: Callable[[BenchmarkStarted], None],
+    max_new_tokens: int,
     rollouts_spent: int = 0,
 ) -> EvaluationFinished:
     """Measure the engine's policy on all benchmarks, the held-out set first. Temperature and top-p are filled in.
 
-    folder: where the responses are kept, NAME.parquet each; None: nowhere.
+    folder: where the responses are kept, NAME.parquet each; None: nowhere. max_new_tokens: of a response.
     Raises ValueError when a benchmark's reward failed on every prompt, or cannot start.
     """
     start = time.perf_counter()
-    results = [measure(engine, benchmark, prompts, step, folder) for benchmark, prompts in benchmarks]
+    results: list[BenchmarkResult] = []
+    for benchmark, prompts in benchmarks:
+        most = _n_rollouts(benchmark, prompts)
+        spent = {r.name: Count(rollouts=r.rollouts, tokens=r.tokens) for r in results}
+        spent[benchmark.name] = Count(rollouts=most, tokens=most * max_new_tokens)
+        tell(BenchmarkStarted(step=step, spent=spent))
+        results.append(measure(engine, benchmark, prompts, step, folder))
     first, *others = results
     if first.name != HELD_OUT or first.greedy_accuracy is None:
         raise ValueError(f"the first benchmark is {first.name!r}; it must be {HELD_OUT!r}, with greedy responses")
@@ -160,10 +168,14 @@ def measure(
         greedy_accuracy=_known(best),
         greedy_stderr=_known(best_error),
         n_failed=sum(math.isnan(a.accuracy) for a in every),
-        rollouts=len(prompts) * (k + benchmark.greedy),
+        rollouts=_n_rollouts(benchmark, prompts),
         tokens=sum(a.n_tokens for a in every),
         seconds=time.perf_counter() - start,
     )
+
+
+def _n_rollouts(benchmark: Benchmark, prompts: PromptSet) -> int:
+    return len(prompts) * (benchmark.samples + benchmark.greedy)
 
 
 def write_answers(

@@ -160,6 +160,17 @@ class BenchmarkResult(BaseModel):
     seconds: float
 
 
+class BenchmarkStarted(Event):
+    """An evaluation comes to its next benchmark. spent: by those before it, and by this one at most.
+
+    Should the evaluation never finish, this is booked as what it has spent.
+    """
+
+    type: Literal["benchmark_started"] = "benchmark_started"
+    step: int
+    spent: dict[str, Count]
+
+
 class EvaluationFinished(Event):
     """Accuracy after `step` (0 = before training).
 
@@ -206,6 +217,7 @@ AnyEvent = Annotated[
     | MarksApplied
     | SamplingStarted
     | StepFinished
+    | BenchmarkStarted
     | EvaluationFinished
     | CheckpointSaved
     | AttemptFinished,

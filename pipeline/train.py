@@ -287,8 +287,9 @@ class Trainer:
     def _evaluate(self) -> None:
         benchmarks = list(zip(self.config.benchmarks, self.eval_sets, strict=True))
         found = evaluate(
-            self.engine, benchmarks, self.step, evaluation_folder(self.run_dir, self.step), self.spent.rollouts
-        )
+            self.engine, benchmarks, self.step, evaluation_folder(self.run_dir, self.step), self._tell,
+            self.config.sampling.max_new_tokens, self.spent.rollouts,
+        )  # fmt: skip
         self.accuracy, self.evaluated_at = found.sampled_accuracy, self.step
         self._tell(found)
         told: dict[str, float | None] = {f"accuracy/{b.name}": b.accuracy for b in found.benchmarks}

@@ -18,6 +18,7 @@ from pipeline.events import (
     AnyEvent,
     AttemptFinished,
     AttemptStarted,
+    BenchmarkStarted,
     CheckpointSaved,
     EvaluationFinished,
     MarksApplied,
@@ -88,6 +89,8 @@ def _add(session: Session, run: Run, attempt: Attempt, event: AnyEvent) -> None:
             tables.add_prompts(session, run, event.dataset, event.name, prompts)
         case MarksApplied():
             marks.applied(session, run, event.step, [mark.id for mark in event.marks])
+        case BenchmarkStarted():
+            attempt.open_evaluation = {name: count.model_dump() for name, count in event.spent.items()}
         case EvaluationFinished():
             values = event.model_dump(exclude={"type", "seq", "time"}) | {"finished_at": _instant(event.time)}
             tables.add_evaluation(session, run, attempt, values)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from db.models import Attempt, Evaluation, LedgerEntry, PromptMove, PromptState, PromptVisit, Run, StepMetrics
 from pipeline.events import (
     AttemptStarted,
+    BenchmarkStarted,
     EvaluationFinished,
     SamplingStarted,
     StepFinished,
@@ -34,6 +35,7 @@ def check(session: Session, run_id: uuid.UUID, run_dir: Path) -> None:
         told = [event for event, _ in read_events(path)] if path.exists() else []
         assert attempt.last_seq == len(told), f"attempt {attempt.attempt}: events that were told and not ingested"
         under_way: list[SamplingStarted] = []
+        evaluating = 0
         for event in told:
             match event:
                 case AttemptStarted():
@@ -46,13 +48,16 @@ def check(session: Session, run_id: uuid.UUID, run_dir: Path) -> None:
                     sampled += sum(count.rollouts for count in event.fates.values())
                     tokens += sum(count.tokens for count in event.fates.values())
                     assert event.rollouts == sampled, "the trainer's own count"
+                case BenchmarkStarted():
+                    evaluating = sum(most.rollouts for most in event.spent.values())
                 case EvaluationFinished():
-                    evaluations[event.step] = event
+                    evaluations[event.step], evaluating = event, 0
                     eval_rollouts += event.eval_rollouts
                 case _:
                     pass
         sampled += sum(event.rollouts for event in under_way)
         tokens += sum(event.tokens for event in under_way)
+        eval_rollouts += evaluating
 
     assert (run.step, run.rollouts, run.tokens, run.eval_rollouts) == (max(steps), sampled, tokens, eval_rollouts)
     spent = session.execute(

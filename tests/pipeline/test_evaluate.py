@@ -18,7 +18,15 @@ from pipeline.checkpoint import save_checkpoint
 from pipeline.config import parse_config
 from pipeline.engines.torch import Engine
 from pipeline.evaluate import main
-from pipeline.events import AttemptFinished, AttemptStarted, EvaluationFinished, events_path, read_events
+from pipeline.events import (
+    AttemptFinished,
+    AttemptStarted,
+    BenchmarkStarted,
+    Count,
+    EvaluationFinished,
+    events_path,
+    read_events,
+)
 
 BUNDLED = "pipeline/bundled/"
 
@@ -76,8 +84,15 @@ def test_for_the_platform_it_tells_events_and_is_what_the_run_itself_would_have_
     shutil.copy(run_dir / "config.json", tmp_path)
     code, _, err = evaluated(tmp_path, "--attempt", "2", "--of", str(run_dir), "--step", "3")
     assert code == 0, err
-    began, found, end = [event for event, _ in read_events(events_path(tmp_path, 2))]
+    began, first, second, found, end = [event for event, _ in read_events(events_path(tmp_path, 2))]
     assert isinstance(found, EvaluationFinished) and isinstance(end, AttemptFinished)
+    assert isinstance(first, BenchmarkStarted) and isinstance(second, BenchmarkStarted)
+    held_out, mini = (Count(rollouts=b.rollouts, tokens=b.tokens) for b in found.benchmarks)
+    assert second.spent["held-out"] == held_out and first.spent["held-out"].tokens > held_out.tokens
+    assert [e.spent[n].rollouts for e, n in ((first, "held-out"), (second, "mini"))] == [
+        held_out.rollouts,
+        mini.rollouts,
+    ]
     assert isinstance(began, AttemptStarted) and began.from_step == 3
     assert (found.step, end.outcome, [b.name for b in found.benchmarks]) == (3, "succeeded", ["held-out", "mini"])
     kept = run_dir / "evaluations" / "step_000003"
@@ -95,7 +110,7 @@ def test_a_full_disk_is_told_in_words(run_dir: Path, tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "held-out.writing").symlink_to("/dev/full")
     assert evaluated(tmp_path, "--attempt", "1", "--of", str(run_dir))[0] == 1
-    _, end = [event for event, _ in read_events(events_path(tmp_path, 1))]
+    *_, end = [event for event, _ in read_events(events_path(tmp_path, 1))]
     assert isinstance(end, AttemptFinished)
     assert end.reason == f"the evaluation failed: the disk of {tmp_path} is full: free some space, then evaluate again"
 

@@ -7,6 +7,7 @@ from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
     BenchmarkResult,
+    BenchmarkStarted,
     CheckpointSaved,
     Count,
     EvaluationFinished,
@@ -77,6 +78,10 @@ def step(
 
 def sampling(step: int, rollouts: int = 8) -> SamplingStarted:
     return SamplingStarted(step=step, rollouts=rollouts, tokens=10 * rollouts)
+
+
+def benchmark_started(step: int, **rollouts: int) -> BenchmarkStarted:
+    return BenchmarkStarted(step=step, spent={name: Count(rollouts=n, tokens=10 * n) for name, n in rollouts.items()})
 
 
 def evaluation(step: int, accuracy: float) -> EvaluationFinished:

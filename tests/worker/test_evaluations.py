@@ -132,7 +132,7 @@ def test_two_at_once_on_one_slot_while_the_worker_is_lost(
     by_name = {b["name"]: b for b in found.benchmarks}
     assert list(by_name) == ["held-out", "mini", "mini.k2"]
     assert found.mean_accuracy == by_name["mini"]["accuracy"], "of the run's own benchmarks"
-    # Twice 10 prompts with 2 samples and a greedy answer; 5 prompts with 4 and with 2 samples. Nothing that was lost.
+    # Twice 10 prompts with 2 samples and a greedy answer; 5 prompts with 4 and with 2. The lost one had not begun.
     assert {name: spend["rollouts"] for name, spend in run.eval_spend.items()} == {
         "held-out": 60, "mini": 20, "mini.k2": 10,
     }  # fmt: skip
@@ -150,12 +150,19 @@ def test_a_stop_leaves_nothing_and_a_deleted_run_takes_its_evaluations_along(
     long = ask(stage, trained, config, ["held-out"], samples=4000)
     stage.start("-m", "worker")
     stage.wait_for_state(long, "running", SLOW_S)
+    deadline = time.monotonic() + SLOW_S
+    while len(most := stage.attempts(long)[-1].open_evaluation) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     with Session(stage.engine) as session, pytest.raises(runs.WrongState, match=f"is being evaluated \\({long}\\)"):
         runs.delete(session, trained)
     stage.request_stop(long)
     stopped = stage.wait_for_state(long, "stopped", SLOW_S)
     assert stopped.reason == "the evaluation was stopped on request" and measuring_now(stage, long) == []
-    assert evaluation_of(stage, trained) is None and stage.run(trained).eval_rollouts == 0
+    assert evaluation_of(stage, trained) is None
+    assert most["held-out"]["rollouts"] == 30 and most["held-out.k4000"]["rollouts"] >= 40_000
+    for spender in (trained, long):
+        assert stage.run(spender).eval_spend == most, "nobody can tell how far it came with the second"
 
     folder = stage.settings.run_dir(trained)
     (checkpoint,) = (folder / "checkpoints").iterdir()

@@ -256,6 +256,22 @@ def test_a_repeated_evaluation_of_the_same_step_replaces_the_first(session: Sess
     assert [b["accuracy"] for b in left.benchmarks] == [0.3, 0.15], "one result per benchmark"
 
 
+def test_an_evaluation_that_never_finished_is_paid_for_at_most_as_it_told(session: Session, run_id: uuid.UUID) -> None:
+    under_way = [logs.benchmark_started(0, held=9), logs.benchmark_started(0, held=6, amc=90)]
+    ingest(session, run_id, 1, 1, number([logs.started(1), *under_way]))
+    run = session.get_one(Run, run_id, populate_existing=True)
+    assert run.eval_rollouts == 0, "it may finish yet, and tell what it sampled"
+    tables.finish_attempts(session, run, "lost", "killed", None)
+    for _ in range(2):
+        assert (run.eval_rollouts, run.eval_tokens) == (96, 960)
+        assert run.eval_spend == {"held": {"rollouts": 6, "tokens": 60}, "amc": {"rollouts": 90, "tokens": 900}}
+        assert run.rollouts == 0 and run.fates == {}, "training spent nothing"
+        tables.begin_attempt(session, leases.owned(session, run_id, 1), 1, "host")  # once, whoever ends it
+    ingest(session, run_id, 3, 1, number([logs.started(3), under_way[0], logs.evaluation(0, 0.3)]))
+    tables.finish_attempts(session, run, "succeeded", "done", 0)
+    assert run.eval_rollouts == 96 + 8, "of one that finished what it told then"
+
+
 def test_two_runs_share_a_data_set(session: Session, run_id: uuid.UUID) -> None:
     ingest(session, run_id, 1, 1, number([logs.started(1), logs.prompts()]))
     other = Run(name="s", config={}, config_digest="d", method="grpo", model="m")
