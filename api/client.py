@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from types import TracebackType
@@ -40,9 +41,9 @@ from api.schemas import (
     Metrics,
     Preset,
     Problem,
+    PromptCheck,
     PromptHistory,
     PromptPage,
-    PromptReport,
     PromptRollouts,
     PromptSetDetail,
     PromptSetOut,
@@ -69,6 +70,9 @@ from api.schemas import (
 )
 
 _AUDIT_S = 330.0  # longer than the API gives an audit
+_READ_S = 320.0  # longer than the API reads a file of prompts
+_FETCH_S = 320.0  # longer than it fetches a data set of the hub
+_SETS = "/api/v1/prompt-sets"
 _Body = TypeVar("_Body", bound=BaseModel)
 _T = TypeVar("_T")
 _presets: TypeAdapter[list[Preset]] = TypeAdapter(list[Preset])
@@ -445,17 +449,28 @@ class Client:
         """Adds a file of prompts as a version of the set `name`. query: mapping, prompt_key and so on, reward, rewards,
         against, model. ApiError 422 counts every fault and names the first rows of each kind."""
         params = {"name": name, "file": file, **query}
-        return self._call(PromptSetDetail, "POST", "/api/v1/prompt-sets", params=params, content=content, wait=320)
+        return self._call(PromptSetDetail, "POST", _SETS, params=params, content=content, wait=_READ_S)
 
-    def check_prompts(self, file: str, content: bytes, **query: str | list[str] | None) -> PromptReport:
+    def check_prompts(self, file: str, content: bytes, **query: str | list[str] | None) -> PromptCheck:
         """What upload_prompts would find. Nothing is kept."""
         params = {"file": file, **query}
-        return self._call(PromptReport, "POST", "/api/v1/prompt-sets/check", params=params, content=content, wait=320)
+        return self._call(PromptCheck, "POST", f"{_SETS}/check", params=params, content=content, wait=_READ_S)
+
+    def add_from_hub(self, name: str, hub: str, **query: str | list[str] | None) -> PromptSetDetail:
+        """As upload_prompts, of `hub:OWNER/NAME[@REVISION][:SPLIT]`, which the API fetches: it may take minutes.
+        ApiError 502: the hub does not answer; 422: it has no such data set or split, or one that is too large."""
+        params = {"name": name, "hub": hub, **query}
+        return self._call(PromptSetDetail, "POST", _SETS, params=params, wait=_FETCH_S + _READ_S)
+
+    def check_hub(self, hub: str, **query: str | list[str] | None) -> PromptCheck:
+        """What add_from_hub would find. Its `hub` names the commit: adding that adds what was looked at."""
+        params = {"hub": hub, **query}
+        return self._call(PromptCheck, "POST", f"{_SETS}/check", params=params, wait=_FETCH_S + _READ_S)
 
     def list_prompt_sets(self, name: str | None = None, limit: int = 50, cursor: str | None = None) -> PromptSetPage:
         """Versions of uploaded prompt sets, newest first; name: only of this set."""
         params = {"name": name, "limit": limit, "cursor": cursor}
-        return self._call(PromptSetPage, "GET", "/api/v1/prompt-sets", params=params)
+        return self._call(PromptSetPage, "GET", _SETS, params=params)
 
     def get_prompt_set(self, name: str, version: str) -> PromptSetDetail:
         return self._call(PromptSetDetail, "GET", _prompt_set(name, version))
@@ -600,6 +615,16 @@ class Client:
             ) from None
 
 
+def proposed_name(source: str) -> str:
+    """Of a set that is made of this file, or of this data set of the hub: the latter's NAME and SPLIT."""
+    if source.startswith("hub:"):
+        repo, _, split = source.removeprefix("hub:").partition(":")
+        name = f"{repo.partition('@')[0].rpartition('/')[2]}-{split or 'train'}"
+    else:
+        name = source.rpartition(".")[0]
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "prompts"
+
+
 def _run(run_id: uuid.UUID | str, *rest: str) -> str:
     return "/".join(["/api/v1/runs", *(quote(str(part), safe="") for part in (run_id, *rest))])
 
@@ -613,7 +638,7 @@ def _webhook(webhook_id: uuid.UUID | str, *rest: str) -> str:
 
 
 def _prompt_set(name: str, version: str, *rest: str) -> str:
-    return "/".join(["/api/v1/prompt-sets", *(quote(part, safe="") for part in (name, version, *rest))])
+    return "/".join([_SETS, *(quote(part, safe="") for part in (name, version, *rest))])
 
 
 def _is_loopback(host: str) -> bool:

@@ -574,7 +574,7 @@ ANSWERS: dict[str, Any] = {
     },
     "list_rollouts": {"files": [{"step": 1, "n_bytes": 40213}], "next_step": None},
     "upload_prompt_set": _PROMPT_SET_DETAIL | {"n_runs": 0, "runs": []},
-    "check_prompts": _REPORT,
+    "check_prompts": _REPORT | {"hub": None},
     "list_prompt_sets": {"prompt_sets": [_PROMPT_SET], "next_cursor": None},
     "get_prompt_set": _PROMPT_SET_DETAIL,
     "list_prompt_set_rows": {"rows": [_PREVIEW], "next_offset": None},

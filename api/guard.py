@@ -157,7 +157,7 @@ class Guard:
 
 def _check_length(headers: Headers, largest: int) -> None:
     """Raises ApiProblem unless the body says beforehand that it is small enough; the server holds it to that."""
-    declared = headers.get("content-length", "")
+    declared = headers.get("content-length", "" if "transfer-encoding" in headers else "0")
     if not declared.isdecimal() or int(declared) > largest:
         raise ApiProblem(
             "body-too-large",

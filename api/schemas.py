@@ -890,7 +890,7 @@ class PromptSetOut(BaseModel):
     name: str = Field(examples=["gsm8k"])
     version: str = Field(description="16 hex digits of the content; equal prompts, equal version.")
     ref: str = Field(examples=["set:gsm8k@9a3eda8c4b317c79"])
-    file: str = Field(description="Name of the file that was uploaded.")
+    file: str = Field(description="Name of the file that was uploaded, or the data set of the hub at its commit.")
     mapping: str = Field(examples=["gsm8k"])
     n_prompts: int
     n_bytes: int = Field(description="As it is stored: JSONL, a prompt a line, sorted by id.")
@@ -908,6 +908,14 @@ class RunUsing(BaseModel):
 class PromptSetDetail(PromptSetOut):
     report: PromptReport = Field(description="Of the upload.")
     runs: list[RunUsing] = Field(description="The newest 100.")
+
+
+class PromptCheck(PromptReport):
+    hub: str | None = Field(
+        description="The data set of the hub at the commit that was read: adding this adds what was looked at; null of "
+        "a file.",
+        examples=["hub:openai/gsm8k@e53f048856ff4f594e959d75785d2c2d37b678ee:main/train"],
+    )
 
 
 class PromptSetPage(BaseModel):

@@ -421,7 +421,13 @@ def data_convert(
 
 @data.command("upload")
 def data_upload(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL, JSON, CSV or Parquet, at most 256 MiB.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="JSONL, JSON, CSV or Parquet, at most 256 MiB; or hub:OWNER/NAME[@REVISION][:SPLIT], by the API.",
+        ),
+    ],
     name: Annotated[str | None, typer.Option(help="Name of the set; unset: that of the file.")] = None,
     mapping: MappingOption = "plain",
     prompt_key: PromptKey = None,
@@ -430,7 +436,7 @@ def data_upload(
     reward_key: RewardKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a file as a version of a set that configs name set:NAME@VERSION: all of it, or nothing and why."""
+    """Add a file or a data set of the hub as a version of a set, set:NAME@VERSION: all of it, or nothing and why."""
     from cli.data import uploaded
 
     keys = {"prompt_key": prompt_key, "answer_key": answer_key, "tags_key": tags_key, "reward_key": reward_key}

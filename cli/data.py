@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from api.client import Client
+from api.client import Client, proposed_name
 from api.schemas import PromptSetDetail
 from cli.failure import WRONG_USE, Failure, told
 from cli.table import table
 from pipeline.config import ConfigProblems, DataConfig, MappingName, parse_reward
 from pipeline.datasets import SETS, prepare
 from pipeline.decontamination import Hit, contaminated, numbered
-from pipeline.prompts import FileFault, PromptReport, columns_of, convert_prompts, examine_source, fetch_hub
+from pipeline.prompts import (
+    HUB_WORDS,
+    FileFault,
+    PromptReport,
+    columns_of,
+    convert_prompts,
+    examine_source,
+    fetch_hub,
+    hub_ref,
+)
 
 
 def prepared(name: str, out: Path, files: Sequence[str], held_out: Sequence[str], instruction: str) -> str:
@@ -85,14 +93,18 @@ def converted(data: DataConfig, out: Path) -> str:
 
 
 def uploaded(
-    client: Client, file: Path, name: str | None, mapping: str, keys: Mapping[str, str | None]
+    client: Client, source: str, name: str | None, mapping: str, keys: Mapping[str, str | None]
 ) -> PromptSetDetail:
-    """Raises Failure that names the bad rows."""
-    described(str(file), mapping, keys)
-    proposed = re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-._")[:64] or "prompts"
+    """source: a file, or a data set that the API fetches from the hub. Raises Failure that names the bad rows."""
+    described(source, mapping, keys)
+    file = Path(source)
+    name = name or proposed_name(source if source.startswith("hub:") else file.name)
+    if source.startswith("hub:"):
+        with told():
+            return client.add_from_hub(name, source, mapping=mapping, **keys)
     try:
         with told(), file.open("rb") as content:
-            return client.upload_prompts(name or proposed, file.name, content, mapping=mapping, **keys)
+            return client.upload_prompts(name, file.name, content, mapping=mapping, **keys)
     except OSError as error:
         raise Failure(f"{file} cannot be read: {error.strerror}", WRONG_USE) from None
 
@@ -100,9 +112,14 @@ def uploaded(
 def fetched(source: str) -> str:
     """Raises Failure."""
     try:
-        return str(fetch_hub(source))
+        ref = hub_ref(source)
+        if ref is None:
+            raise FileFault(f"is not {HUB_WORDS}")
+        return str(fetch_hub(ref).ref)
     except FileFault as error:
         raise Failure(f"{source} {error}") from None
+    except OSError as error:
+        raise Failure(f"{source} cannot be kept: {error.strerror or error}") from None
 
 
 def overlaps(data: DataConfig, evaluation: Sequence[str], n: int) -> dict[str, list[dict[str, object]]]:

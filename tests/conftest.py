@@ -28,6 +28,7 @@ from sqlalchemy.orm import Session
 import db
 from cli import services
 from db.models import Base
+from tests.hub import Hub, serve
 
 _running = pytest.StashKey[services.Services]()
 
@@ -133,6 +134,15 @@ def broker_url(running_services: services.Services, monkeypatch: pytest.MonkeyPa
         client.flushdb()
         yield url
         client.flushdb()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """What HF_ENDPOINT names."""
+    with serve() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", "")
+        yield hub
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """Uploaded prompt sets: add, check, list, look into, download, delete.
 
-A file from outside is written to disk as it comes in and read by a process of its own (pipeline.prompts.read), which
-writes what it accepts as JSONL. That file appears in its place whole, then the row: a set that is listed is there.
+A file from outside is written to disk as it comes in; a data set of the hub is fetched to where runs find it, too. It
+is read by a process of its own (pipeline.prompts.read), which writes what it accepts as JSONL. That file appears in its
+place whole, then the row: a set that is listed is there.
+
+Fetching goes on when the browser that asked for it leaves: whoever asks again finds what came.
 """
 
 from __future__ import annotations
@@ -27,30 +30,51 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from api import cursors
-from api.access import Caller, Runner
+from api.access import Anyone, Caller, Runner, needs_run
 from api.dependencies import CleanText, Reading, Writing
 from api.forms import FormRefused, OneFile, is_form
 from api.openapi import problems
 from api.problems import ApiProblem, refused
-from api.schemas import PromptSetDetail, PromptSetOut, PromptSetPage, PromptSetRows, RunUsing
+from api.schemas import PromptCheck, PromptSetDetail, PromptSetOut, PromptSetPage, PromptSetRows, RunUsing
 from db import prompt_sets
 from db.models import StoredPromptSet
 from db.paging import Place
 from pipeline.config import FieldProblem, MappingName, pilot_home, resolve, spelled
-from pipeline.prompts import FileFault, Job, NoSandbox, PromptReport, Read, SetRef, read, rows_of_set, set_ref
+from pipeline.prompts import (
+    HUB_PATTERN,
+    HUB_WORDS,
+    Bounds,
+    Fetched,
+    FileFault,
+    HubAway,
+    Job,
+    NoSandbox,
+    PromptReport,
+    Read,
+    SetRef,
+    fetch_hub,
+    hub_ref,
+    read,
+    rows_of_set,
+    set_ref,
+)
 
 router = APIRouter(prefix="/api/v1/prompt-sets", tags=["prompt sets"])
 
 MAX_UPLOAD: Final = 256 << 20  # bytes
+MAX_HUB: Final = 1 << 30  # bytes of a split
+MAX_SHARDS: Final = 256  # the sandbox takes each as an argument
+HUB_S: Final = 300.0
 UPLOADS: Final = ("/api/v1/prompt-sets", "/api/v1/prompt-sets/check")
 _SUFFIXES: Final = (".jsonl", ".json", ".csv", ".parquet")
 _ABANDONED_S: Final = 86400.0
 _AT_A_TIME: Final = 2  # files that are read
 _readers = anyio.CapacityLimiter(_AT_A_TIME)
+_fetchers = anyio.CapacityLimiter(_AT_A_TIME)
 _BODY: Final[dict[str, Any]] = {
     "requestBody": {
-        "required": True,
-        "description": f"The file as it is, or as the one file of a form, at most {MAX_UPLOAD >> 20} MiB.",
+        "description": f"The file as it is, or as the one file of a form, at most {MAX_UPLOAD >> 20} MiB; none with "
+        "`hub`.",
         "content": {
             "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             "multipart/form-data": {
@@ -82,6 +106,12 @@ Version = Annotated[
 ]
 
 
+_REFUSALS: Final = (
+    "invalid-request", "invalid-prompts", "hub-refused", "body-too-large", "hub-unreachable", "storage-failed",
+    "no-sandbox",
+)  # fmt: skip
+
+
 class FileQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
     file: str | None = Field(
@@ -89,6 +119,12 @@ class FileQuery(BaseModel):
         description="Name of the file; its ending (.jsonl, .json, .csv, .parquet) tells the format. Unset: the name in "
         "the form.",
         examples=["train.jsonl"],
+    )  # fmt: skip
+    hub: str | None = Field(
+        None, pattern=spelled(HUB_PATTERN, HUB_WORDS),
+        description="In place of a file: a data set of the Hugging Face hub. The API fetches the split, at most "
+        f"{MAX_HUB >> 20} MiB, and keeps its files at their commit. Needs the scope `run`.",
+        examples=["hub:openai/gsm8k:main/train"],
     )  # fmt: skip
     mapping: MappingName = Field("plain", description="Which columns hold prompt and answer, as data.mapping.")
     prompt_key: CleanText = Field("prompt", min_length=1, max_length=200, description="As data.prompt_key.")
@@ -134,21 +170,22 @@ class RowsQuery(BaseModel):
     openapi_extra=_BODY,
     responses={
         200: {"model": PromptSetDetail, "description": "These prompts were there already, under this name."},
-        **problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed", "no-sandbox"),
+        **problems(*_REFUSALS),
     },
 )
 async def upload_prompt_set(
     query: Annotated[UploadQuery, Query()], caller: Runner, request: Request, response: Response
 ) -> PromptSetDetail:
-    """Add a file of prompts as a version of a set: all of it, or nothing with every fault counted.
+    """Add a file of prompts, or a data set of the hub, as a version of a set: all of it, or nothing with every fault
+    counted.
 
     The same prompts in another order or format are the same version, and answer 200.
     """
     with _scratch() as folder:
-        done, file = await _read_upload(query, request, folder)
+        done, source = await _read_given(query, caller, request, folder)
         if not done.report.accepted:
-            raise _not_accepted(done.report)
-        stored, new = await run_in_threadpool(_store, request.app.state.engine, caller, query, file, done, folder)
+            raise _not_accepted(done.report, "file" if query.hub is None else "data set")
+        stored, new = await run_in_threadpool(_store, request.app.state.engine, caller, query, source, done, folder)
     response.status_code = 201 if new else 200
     return stored
 
@@ -157,12 +194,13 @@ async def upload_prompt_set(
     "/check",
     operation_id="check_prompts",
     openapi_extra=_BODY,
-    responses=problems("invalid-request", "invalid-prompts", "body-too-large", "storage-failed", "no-sandbox"),
+    responses=problems(*_REFUSALS, "scope-missing"),
 )
-async def check_prompts(query: Annotated[FileQuery, Query()], request: Request) -> PromptReport:
-    """What uploading a file would find, and its first prompts. Nothing is kept."""
+async def check_prompts(query: Annotated[FileQuery, Query()], caller: Anyone, request: Request) -> PromptCheck:
+    """What adding a file, or a data set of the hub, would find, and its first prompts. No set is kept."""
     with _scratch() as folder:
-        return (await _read_upload(query, request, folder))[0].report
+        done, source = await _read_given(query, caller, request, folder)
+        return PromptCheck(**dict(done.report), hub=source if query.hub is not None else None)
 
 
 @router.get("", operation_id="list_prompt_sets", responses=problems("invalid-request"))
@@ -262,9 +300,71 @@ def _scratch() -> Iterator[FilePath]:
         raise ApiProblem("storage-failed", f"{error.strerror or error}. Tell whoever runs the platform.") from None
 
 
-async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> tuple[Read, str]:
-    """What its reader says, and the file's name."""
+async def _read_given(query: FileQuery, caller: Caller, request: Request, folder: FilePath) -> tuple[Read, str]:
+    """What the reader says, and what it read: the file's name, or the data set at its commit."""
     against = _against(query.against)
+    if query.hub is None:
+        path, source = await _arrive(query, request, folder)
+        paths, what = [path], "file"
+    else:
+        fetched = await _fetch(query, query.hub, caller, request)
+        paths, source, what = fetched.files, str(fetched.ref), "data set"
+    job = Job(
+        paths=paths,
+        out=folder / "prompts.jsonl",
+        against=against,
+        reward=None if query.reward is None else {"name": query.reward},
+        rewards={of: {"name": name} for of, _, name in (pair.partition("=") for pair in query.rewards)},
+        model=None if query.model is None else resolve(query.model),
+        **query.model_dump(include={"mapping", "prompt_key", "answer_key", "tags_key", "reward_key"}),
+    )
+    try:
+        return await anyio.to_thread.run_sync(read, job, limiter=_readers), source
+    except FileFault as error:
+        raise ApiProblem("invalid-prompts", f"The {what} {error}.") from None
+    except NoSandbox as error:
+        raise ApiProblem("no-sandbox", f"Files cannot be read here: {error}. Tell whoever runs the platform.") from None
+
+
+async def _fetch(query: FileQuery, source: str, caller: Caller, request: Request) -> Fetched:
+    """The split of the data set, kept where runs find it."""
+    needs_run(request)
+    try:
+        ref = hub_ref(source)
+    except FileFault as error:
+        raise refused("query.hub", source, str(error)) from None
+    assert ref is not None, "the pattern has it"
+    if query.file is not None:
+        raise refused("query.file", query.file, "leave it out; `hub` names what is read")
+    async for chunk in request.stream():
+        if chunk:
+            raise refused("body", None, "leave it out; `hub` names what is read")
+    beyond = f"Where the API runs, `./pilot data fetch {ref}` takes more; a run config names the data set as it tells"
+    bounds = Bounds(MAX_HUB, MAX_SHARDS, HUB_S, request.app.state.ending, beyond)
+    try:
+        fetched = await anyio.to_thread.run_sync(fetch_hub, ref, bounds, limiter=_fetchers)
+    except HubAway as error:
+        raise ApiProblem(
+            "hub-unreachable",
+            f"{ref} {error}. Try again. Where the API has no network, name a mirror that it reaches in HF_ENDPOINT, or "
+            "upload the data set's file.",
+        ) from None
+    except FileFault as error:
+        raise ApiProblem("hub-refused", f"{ref} {error}.") from None
+    if fetched.new:
+        await run_in_threadpool(_record_fetch, request.app.state.engine, caller, fetched)
+    return fetched
+
+
+def _record_fetch(engine: Engine, caller: Caller, fetched: Fetched) -> None:
+    with Session(engine) as session, session.begin():
+        n_bytes = sum(file.stat().st_size for file in fetched.files)
+        after = {"files": len(fetched.files), "n_bytes": n_bytes}
+        caller.record(session, "prompt-set.fetch", fetched.ref, after=after)
+
+
+async def _arrive(query: FileQuery, request: Request, folder: FilePath) -> tuple[FilePath, str]:
+    """The uploaded file, and its name."""
     arriving = folder / "arriving"
     try:
         name = query.file or ""
@@ -288,22 +388,7 @@ async def _read_upload(query: FileQuery, request: Request, folder: FilePath) -> 
                 name = query.file or form.finish()
     except FormRefused as error:
         raise refused("body", content_type[:200], str(error)) from None
-    path = arriving.rename(folder / f"upload{_suffix(name)}")
-    job = Job(
-        path=path,
-        out=folder / "prompts.jsonl",
-        against=against,
-        reward=None if query.reward is None else {"name": query.reward},
-        rewards={of: {"name": name} for of, _, name in (pair.partition("=") for pair in query.rewards)},
-        model=None if query.model is None else resolve(query.model),
-        **query.model_dump(include={"mapping", "prompt_key", "answer_key", "tags_key", "reward_key"}),
-    )
-    try:
-        return await anyio.to_thread.run_sync(read, job, limiter=_readers), name
-    except FileFault as error:
-        raise ApiProblem("invalid-prompts", f"The file {error}.") from None
-    except NoSandbox as error:
-        raise ApiProblem("no-sandbox", f"Files cannot be read here: {error}. Tell whoever runs the platform.") from None
+    return arriving.rename(folder / f"upload{_suffix(name)}"), name
 
 
 def _suffix(name: str) -> str:
@@ -326,7 +411,7 @@ def _against(ref: str | None) -> FilePath | None:
     return found.path
 
 
-def _not_accepted(report: PromptReport) -> ApiProblem:
+def _not_accepted(report: PromptReport, what: str) -> ApiProblem:
     errors = [
         FieldProblem(field=f"row {found.row}", value=None, message=found.message)
         for finding in report.findings
@@ -335,12 +420,12 @@ def _not_accepted(report: PromptReport) -> ApiProblem:
     ]
     counted = [f"{finding.title} ({finding.n:,})" for finding in report.findings if finding.refuses]
     if report.fault:
-        counted.insert(0, f"the file {report.fault}")
+        counted.insert(0, f"the {what} {report.fault}")
     return ApiProblem("invalid-prompts", f"Nothing was stored: {'; '.join(counted)}.", errors=errors)
 
 
 def _store(
-    engine: Engine, caller: Caller, query: UploadQuery, file: str, done: Read, folder: FilePath
+    engine: Engine, caller: Caller, query: UploadQuery, source: str, done: Read, folder: FilePath
 ) -> tuple[PromptSetDetail, bool]:
     assert done.version is not None, "an accepted file has a version"
     ref = SetRef(query.name, done.version)
@@ -350,7 +435,7 @@ def _store(
             session,
             name=ref.name,
             version=ref.version,
-            file=file,
+            file=source,
             mapping=query.mapping,
             n_prompts=done.report.n_prompts,
             n_bytes=done.n_bytes,

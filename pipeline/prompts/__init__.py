@@ -2,7 +2,8 @@
 
 from pipeline.prompts.child import Job, Read, read
 from pipeline.prompts.convert import convert as convert_prompts
-from pipeline.prompts.hub import fetch_hub
+from pipeline.prompts.hub import HUB_PATTERN, HUB_WORDS, Bounds, Fetched, HubAway, HubRef, hub_ref
+from pipeline.prompts.hub import fetch as fetch_hub
 from pipeline.prompts.load import (
     Counts,
     check_model_folder,
@@ -23,9 +24,15 @@ from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFau
 from pipeline.sandbox.apart import NoSandbox
 
 __all__ = [
+    "HUB_PATTERN",
+    "HUB_WORDS",
+    "Bounds",
     "ChatTokenizer",
     "Counts",
+    "Fetched",
     "FileFault",
+    "HubAway",
+    "HubRef",
     "Job",
     "Message",
     "NoSandbox",
@@ -42,6 +49,7 @@ __all__ = [
     "count_run_prompts",
     "examine_source",
     "fetch_hub",
+    "hub_ref",
     "load_benchmarks",
     "load_prompts",
     "load_run_prompts",

@@ -25,10 +25,11 @@ SECONDS = 300.0
 
 
 class Job(BaseModel):
-    """path: the file, whose name's ending tells its format. out: where the prompts are written if they are accepted, as
-    JSONL in our columns, sorted by id. against, model: as in report.Questions; reward, rewards: as in configs."""
+    """paths: the files, whose names' endings tell their formats. out: where the prompts are written if they are
+    accepted, as JSONL in our columns, sorted by id. against, model: as in report.Questions; reward, rewards: as in
+    configs."""
 
-    path: Path
+    paths: list[Path]
     mapping: MappingName = "plain"
     prompt_key: str = "prompt"
     answer_key: str = "answer"
@@ -50,14 +51,16 @@ class Read(BaseModel):
 
 
 def read(job: Job) -> Read:
-    """Apart: the reader sees the file, `against` and the files of a tokenizer in `model`, and nothing else of ours.
+    """Apart: the reader sees the files, `against` and the files of a tokenizer in `model`, and nothing else of ours.
 
     Raises FileFault: it took too long, too much memory, or the reader broke down. Raises NoSandbox, OSError.
     """
-    readable = [job.path, *([job.against] if job.against else [])]
+    readable = [*job.paths, *([job.against] if job.against else [])]
     if job.model is not None:
         readable += [job.model / name for name in FILES if os.path.isfile(job.model / name)]
-    job.path.chmod(0o644)  # when we are root, who reads it is not us
+    for path in job.paths:
+        if not path.stat().st_mode & 0o004:
+            path.chmod(0o644)  # when we are root, who reads it is not us
     limits = Limits(memory_mb=MEMORY_MB, processes=256, files_mb=2048, open_files=1024, cpu_s=int(SECONDS) + 1)
     try:
         told = read_apart("pipeline.prompts.child", job.model_dump_json(), readable, limits, SECONDS, job.out)
@@ -86,7 +89,7 @@ def inside(work: str, out: IO[bytes]) -> str:
         rewards={name: parse_reward(reward) for name, reward in job.rewards.items()},
         model=job.model,
     )
-    report, prompts = examine([job.path], by, ask)
+    report, prompts = examine(job.paths, by, ask)
     if report.accepted:
         for prompt in sorted(prompts, key=lambda p: p.id):
             out.write(line_of(prompt).encode() + b"\n")

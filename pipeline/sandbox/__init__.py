@@ -44,9 +44,11 @@ def command(limits: Limits, readable: Sequence[Path] = ()) -> list[str]:
             words += ["--symlink", os.readlink(path), path]
         else:
             words += ["--ro-bind-try", path, path]
+    made = {Path("/tmp")}
     for place in dict.fromkeys((*ours(), *readable)):
         for parent in reversed(place.parents[:-1]):  # made for everyone: who comes in may be nobody
-            words += ["--perms", "0755", "--dir", str(parent)] if parent != Path("/tmp") else []
+            words += ["--perms", "0755", "--dir", str(parent)] if parent not in made else []
+            made.add(parent)
         words += ["--ro-bind", str(place), str(place)]
     # Not even the empty places in between may be filled: only /tmp has a bound.
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--setenv", "HOME", "/tmp", "--chdir", "/tmp"]

@@ -22,6 +22,7 @@ from api.routes import prompt_sets as routes
 from pipeline.prompts import Job, Read, child, read
 from pipeline.sandbox import apart
 from tests.api.served import make_token
+from tests.hub import Hub
 
 URL = "/api/v1/prompt-sets"
 ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "tags": ["add"]} for n in range(30)]
@@ -217,3 +218,137 @@ def test_where_files_cannot_be_read_safely_none_is(
     assert problem["type"] == "/problems/no-sandbox" and "there is no bubblewrap; and no fence" in problem["detail"]
     monkeypatch.setattr(routes, "read", read)
     assert upload(api, jsonl(ROWS))["n_prompts"] == 30, "behind the fence"
+
+
+GSM8K = [{"question": f"{n} and {n}?", "answer": f"It is\n#### {2 * n}"} for n in range(6)]
+PINNED = f"hub:openai/gsm8k@{'a' * 40}:main/train"
+
+
+@pytest.fixture
+def gsm8k(hub: Hub, tmp_path: Path) -> Hub:
+    for shard in range(2):
+        pq.write_table(pa.Table.from_pylist(GSM8K[3 * shard : 3 * shard + 3]), tmp_path / "shard.parquet")
+        content = (tmp_path / "shard.parquet").read_bytes()
+        hub[f"openai/gsm8k:main/train-0000{shard}-of-00002.parquet"] = content
+    hub["openai/gsm8k:socratic/train.jsonl"] = b"not asked for"
+    return hub
+
+
+def from_hub(api: TestClient, status: int, path: str = "", **query: Any) -> dict[str, Any]:
+    answer = api.post(f"{URL}{path}", params={"hub": "hub:openai/gsm8k:main/train", "mapping": "gsm8k", **query})
+    assert answer.status_code == status, answer.text
+    return dict(answer.json())
+
+
+def test_a_data_set_of_the_hub_is_looked_at_and_added(
+    kept: Path, api: TestClient, gsm8k: Hub, database_url: str, config: dict[str, Any]
+) -> None:
+    mine = upload(api, jsonl([{"prompt": "3 AND 3?", "answer": "6"}]), name="mine")
+    checked = from_hub(api, 200, "/check", reward="gsm8k", against=mine["ref"])
+    assert checked["accepted"] and checked["n_prompts"] == 6 and checked["hub"] == PINNED
+    assert {(row["text"], row["answer"]) for row in checked["preview"]} >= {("0 and 0?", "0"), ("1 and 1?", "2")}
+    (found,) = checked["findings"]
+    assert (found["kind"], found["rows"][0]["row"]) == ("held_out", "1 of train-00001-of-00002.parquet")
+    assert len(api.get(URL).json()["prompt_sets"]) == 1, "looking keeps no set"
+
+    # What is added is what was looked at, whatever has become of the branch and of the hub.
+    gsm8k.clear()
+    added = from_hub(api, 201, name="gsm8k", hub=checked["hub"])
+    assert (added["file"], added["mapping"], added["n_prompts"]) == (PINNED, "gsm8k", 6)
+    assert len(gsm8k.downloads) == 2, "once for both"
+    again = from_hub(api, 200, name="gsm8k", hub=checked["hub"])
+    assert again == added
+    rows = api.get(f"{URL}/gsm8k/{added['version']}/rows").json()["rows"]
+    assert sorted(row["text"] for row in rows) == [row["question"] for row in GSM8K]
+    config["data"] |= {"train": checked["hub"], "mapping": "gsm8k", "eval_mapping": "plain"}
+    assert api.post("/api/v1/config/validate", json={"config": config}).json()["valid"], "runs find it as well"
+    changes = api.get("/api/v1/audit").json()["entries"]
+    assert [(c["action"], c["target"]) for c in changes][:2] == [
+        ("prompt-set.upload", added["ref"]), ("prompt-set.fetch", PINNED),
+    ]  # fmt: skip
+    assert changes[0]["after"]["file"] == PINNED and changes[1]["after"]["files"] == 2
+
+
+def test_bad_rows_of_the_hub_are_told_and_nothing_is_kept(kept: Path, api: TestClient, gsm8k: Hub) -> None:
+    checked = from_hub(api, 200, "/check", mapping="math")
+    assert not checked["accepted"] and "has no column" in checked["fault"] and checked["hub"] == PINNED
+    refused = from_hub(api, 422, name="a", mapping="math")
+    assert refused["type"] == "/problems/invalid-prompts" and "the data set has no column" in refused["detail"]
+    gsm8k["openai/gsm8k:test.jsonl"] = jsonl([*GSM8K[:2], {"question": "?"}])
+    bad = from_hub(api, 422, name="a", hub="hub:openai/gsm8k:test")
+    assert bad["errors"][0]["field"] == "row 3" and "rows without a reference answer (1)" in bad["detail"]
+    assert api.get(URL).json()["prompt_sets"] == []
+
+
+def test_what_the_hub_does_not_give(
+    kept: Path, api: TestClient, gsm8k: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(kind: str, status: int = 422, **query: Any) -> str:
+        for path, name in (("", "a"), ("/check", None)):
+            problem = from_hub(api, status, path, **query, **({"name": name} if name else {}))
+            assert problem["type"] == f"/problems/{kind}", problem
+        return str(problem["detail"])
+
+    assert "has no split 'test'; there are: main/train, socratic/train" in refused(
+        "hub-refused", hub="hub:openai/gsm8k:test"
+    )
+    assert "several splits 'train'; there are: main/train, socratic/train" in refused(
+        "hub-refused", hub="hub:openai/gsm8k"
+    )
+    assert "has no revision 'v9'" in refused("hub-refused", hub="hub:openai/gsm8k@v9:main/train")
+    assert "is not on the hub, or is private" in refused("hub-refused", hub="hub:openai/other")
+    gsm8k.refusals["openai/gsm8k"] = (403, "GatedRepo")
+    assert "a token in HF_TOKEN" in refused("hub-refused")
+    gsm8k.refusals.clear()
+    monkeypatch.setattr(routes, "MAX_HUB", 100)
+    large = refused("hub-refused")
+    assert "at most 100 are taken here. Where the API runs, `./pilot data fetch hub:openai/gsm8k@main:main/tr" in large
+    monkeypatch.setattr(routes, "MAX_HUB", 1 << 30)
+    monkeypatch.setattr(routes, "HUB_S", 0.0)
+    assert "takes over 0 s to fetch" in refused("hub-unreachable", 502)
+    monkeypatch.setattr(routes, "HUB_S", 300.0)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    away = refused("hub-unreachable", 502)
+    assert (
+        "no answer from the hub at http://127.0.0.1:1" in away and "HF_ENDPOINT, or upload the data set's file" in away
+    )
+    assert gsm8k.downloads == [] and not [p for p in (home / "hub").rglob("*") if p.is_file()]
+    assert api.get(URL).json()["prompt_sets"] == []
+
+
+def test_what_asks_for_no_data_set_of_the_hub(kept: Path, api: TestClient, gsm8k: Hub, database_url: str) -> None:
+    for given in ("openai/gsm8k", "hub:gsm8k", "hub:../../etc", "hub:a/b@..", "hub:a/b:c d", "hub:a/b\n", ""):
+        problem = from_hub(api, 422, "/check", hub=given)
+        (error,) = problem["errors"]
+        assert (error["field"], error["value"]) == ("query.hub", given) and "hub:OWNER/NAME@REVISION" in error[
+            "message"
+        ]
+    for query, body, field in (({"file": "a.jsonl"}, {}, "query.file"), ({}, {"content": b"{}"}, "body"),
+                               ({}, {"files": {"file": ("a.jsonl", b"{}")}}, "body")):  # fmt: skip
+        answer = api.post(f"{URL}/check", params={"hub": "hub:openai/gsm8k:main/train", **query}, **body)
+        assert answer.status_code == 422 and answer.json()["errors"][0]["field"] == field, answer.text
+        assert answer.json()["errors"][0]["message"] == "leave it out; `hub` names what is read"
+    reader = {"authorization": f"Bearer {make_token(database_url, 'read')}"}
+    for path in ("", "/check"):
+        answer = api.post(f"{URL}{path}", params={"hub": "hub:openai/gsm8k:main/train", "name": "a"}, headers=reader)
+        assert answer.status_code == (403 if path == "" else 422), answer.text
+    denied = api.post(f"{URL}/check", params={"hub": "hub:openai/gsm8k:main/train"}, headers=reader)
+    assert denied.status_code == 403 and denied.json()["type"] == "/problems/scope-missing"
+    assert gsm8k.asked == []
+
+
+def test_a_split_of_many_files(kept: Path, api: TestClient, hub: Hub) -> None:
+    """The sandbox is told each of them, and takes only so many words."""
+    for n in range(routes.MAX_SHARDS):
+        hub[f"a/b:deep/er/train-{n:05d}-of-00256.jsonl"] = jsonl([{"prompt": f"{n}?", "answer": str(n)}])
+    assert from_hub(api, 200, "/check", hub="hub:a/b", mapping="plain")["n_prompts"] == routes.MAX_SHARDS
+    hub["a/b:deep/er/train-00256-of-00256.jsonl"] = b"{}"
+    hub.commit = "b" * 40
+    assert "has 257 files" in from_hub(api, 422, "/check", hub="hub:a/b")["detail"]
+
+
+def test_without_a_body_there_is_no_length(api: TestClient, hub: Hub) -> None:
+    """As curl -X POST sends it."""
+    request = api.build_request("POST", f"{URL}/check", params={"hub": "hub:a/b"})
+    request.headers.pop("content-length", None)
+    assert api.send(request).json()["type"] == "/problems/hub-refused"

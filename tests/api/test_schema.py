@@ -26,6 +26,7 @@ from api.settings import Settings
 from db.models import FINISHED_STATES
 from tests.api.rows import add_prompts, add_run
 from tests.api.served import ApiServer
+from tests.hub import Hub
 
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
@@ -34,7 +35,7 @@ CHECKS = [
 
 
 @pytest.fixture
-def server(database_url: str, broker_url: str, home: Path) -> Iterator[ApiServer]:
+def server(database_url: str, broker_url: str, home: Path, hub: Hub) -> Iterator[ApiServer]:
     settings = Settings(database_url=database_url, redis_url=broker_url, pilot_home=home, rate_limit=0)
     with ApiServer(settings) as server:
         yield server

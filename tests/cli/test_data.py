@@ -14,6 +14,7 @@ from api.client import Client
 from api.settings import Settings
 from pipeline.config import ROOT
 from tests.api.served import ApiServer
+from tests.hub import Hub
 
 OWN = ("--prompt-key", "q", "--answer-key", "a", "--tags-key", "topics", "--reward-key", "by")
 
@@ -98,3 +99,15 @@ def test_a_file_that_the_api_does_not_take_is_refused_by_it(api: ApiServer, tmp_
         file.truncate((256 << 20) + 1)
     refused = pilot("upload", tmp_path / "large.jsonl", PILOT_API_URL=api.url, PILOT_TOKEN=api.token)
     assert refused.returncode == 1 and "At most 256 MiB are accepted" in refused.stderr, refused.stderr
+
+
+def test_a_data_set_of_the_hub_is_uploaded(api: ApiServer, hub: Hub) -> None:
+    hub["openai/gsm8k:main/train.jsonl"] = json.dumps({"question": "1+1?", "answer": "so\n#### 2"}).encode()
+    told = {"PILOT_API_URL": api.url, "PILOT_TOKEN": api.token}
+    added = pilot("upload", "hub:openai/gsm8k", "--mapping", "gsm8k", **told)
+    assert added.returncode == 0 and added.stdout.endswith(": 1 prompts\n"), added.stderr
+    with Client(api.url, api.token) as client:
+        (stored,) = client.list_prompt_sets().prompt_sets
+    assert (stored.name, stored.file) == ("gsm8k-train", f"hub:openai/gsm8k@{'a' * 40}:train")
+    refused = pilot("upload", "hub:openai/gsm8k:test", "--mapping", "gsm8k", **told)
+    assert refused.returncode == 2 and "has no split 'test'; there are: main/train" in refused.stderr

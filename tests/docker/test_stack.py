@@ -113,7 +113,7 @@ def test_the_very_commands_run_until_their_health_checks_pass(
         "PILOT_METRICS_PORT": str(ports["9100"]), "PILOT_METRICS_HOST": "127.0.0.1",
     }  # fmt: skip
     known = {"DATABASE_URL", "REDIS_URL", "PILOT_HOME", "PILOT_API_URL", "PILOT_ALLOWED_HOSTS"}
-    known |= {"PILOT_METRICS_PORT", "PILOT_METRICS_HOST"}
+    known |= {"PILOT_METRICS_PORT", "PILOT_METRICS_HOST", "HF_ENDPOINT", "HF_TOKEN"}
     for name in ("migrate", "api", "worker-cpu", "ui"):
         assert SERVICES[name]["environment"].keys() <= known, name
     for first in (True, False):

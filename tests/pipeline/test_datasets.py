@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import pytest
 from pipeline.config import PROTOCOLS, DataConfig
 from pipeline.datasets import BENCHMARKS, INSTRUCTION, SETS, SOURCES, prepare
 from pipeline.prompts import load_prompts
+from tests.hub import Hub
 
 PUBLISHED = Path(__file__).parent / "published"
 DAPO = (
@@ -205,47 +203,7 @@ def test_without_a_network_each_missing_file_is_named(tmp_path: Path, monkeypatc
     assert "gsm8k-train" not in words and not (tmp_path / "out").exists()
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
-    """A hub on loopback, of files by data set and path, in the protocol that huggingface_hub speaks."""
-    files: dict[str, bytes] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.split("?")[0]
-            if path.startswith("/api/datasets/"):
-                repo = "/".join(path.split("/")[3:5])
-                names = [f.removeprefix(f"{repo}:") for f in files if f.startswith(f"{repo}:")]
-                tree = [{"type": "file", "path": n, "size": 1, "oid": "0" * 40} for n in names]
-                info = {"id": repo, "sha": "a" * 40, "siblings": [{"rfilename": n} for n in names]}
-                return self.answer(json.dumps(tree if "/tree/" in path else info).encode())
-            repo, _, name = path.removeprefix("/datasets/").partition("/resolve/")
-            return self.answer(files.get(f"{repo}:{name.partition('/')[2]}"))
-
-        do_HEAD = do_GET
-
-        def answer(self, body: bytes | None) -> None:
-            self.send_response(404 if body is None else 200)
-            self.send_header("Content-Length", str(len(body or b"")))
-            self.send_header("ETag", '"e"')
-            self.send_header("X-Repo-Commit", "a" * 40)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body or b"")
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    yield files
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_fetched_from_the_hub(hub: dict[str, bytes], tmp_path: Path) -> None:
+def test_fetched_from_the_hub(hub: Hub, tmp_path: Path) -> None:
     for split, first in (("train", 0), ("test", 10)):
         rows = [{"question": f"{n} + {n}?", "answer": f"It is\n#### {2 * n}"} for n in range(first, first + 3)]
         file = given(tmp_path / "part.parquet", rows)

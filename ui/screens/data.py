@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any, get_args
 
 import streamlit as st
 
-from api.client import ApiError, ApiUnreachable
+from api.client import ApiError, ApiUnreachable, proposed_name
 from api.schemas import MappingName, PreviewRow, PromptReport, PromptSetDetail, PromptSetOut
 from ui import blocks, text
 from ui.connection import api_errors, client, lacks, show_lost, show_refused
@@ -207,7 +206,7 @@ def _checked(file: str, content: bytes, query: dict[str, str | None], report: Pr
     _findings(report)
     if report.preview:
         _prompts(report.preview, "The first prompts, as they were read")
-    proposed = re.sub(r"[^a-z0-9._-]+", "-", file.rpartition(".")[0].lower()).strip("-._")[:64] or "prompts"
+    proposed = proposed_name(file)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         name = st.text_input("Name of the set", proposed, key=f"data.name.{file}", width=320)
         missing = lacks("run")

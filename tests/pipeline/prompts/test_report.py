@@ -17,7 +17,7 @@ from pipeline.rewards.choice import ChoiceReward
 from pipeline.rewards.coding import CodeReward
 from pipeline.rewards.maths import MathReward
 from pipeline.rewards.numeric import NumericReward
-from tests.pipeline.test_datasets import hub  # noqa: F401
+from tests.hub import Hub
 
 POLICY = Path(__file__).parents[3] / "pipeline" / "bundled" / "policy"
 ROWS = [
@@ -98,7 +98,7 @@ def test_converted_by_the_command(tmp_path: Path) -> None:
         described(source, "plain", template="x")
 
 
-def test_a_data_set_of_the_hub(home: Path, hub: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_data_set_of_the_hub(home: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for shard in range(2):
         row = {"question": f"{shard}+1?", "answer": f"so\n#### {shard + 1}"}
         hub[f"a/b:main/train-0000{shard}-of-00002.jsonl"] = json.dumps(row).encode()
@@ -122,5 +122,5 @@ def test_a_data_set_of_the_hub(home: Path, hub: dict[str, bytes], monkeypatch: p
     ):
         with pytest.raises(ConfigProblems, match=message):
             load_prompts(source, data, "data.train")
-    with pytest.raises(Failure, match="the hub has not told about a/b"):
+    with pytest.raises(Failure, match="hub:a/b could not be fetched: no answer from the hub at http://127.0.0.1:1"):
         fetched("hub:a/b")
