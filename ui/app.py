@@ -1,46 +1,38 @@
 """The dashboard: see in five seconds whether a run is healthy, what it spends and which prompts teach it.
 
 Start: python -m streamlit run ui/app.py   (PILOT_API_URL tells where the API is)
+
+A page is opened with one line more than Streamlit puts in: its client would look for the server below the page's own
+path first, get two 404s, and wait 0.1 s before it looks where the server is (streamlit/streamlit#7074). A client that
+no longer reads the line does that again.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import streamlit as st
+from starlette.convertors import StringConvertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
-HERE = Path(__file__).resolve().parent
-if str(HERE.parent) not in sys.path:  # `streamlit run` puts only this folder on the path
-    sys.path.insert(0, str(HERE.parent))
+# The server is where the page's own scripts come from, whatever proxy is in between: one step up from the page.
+SERVER = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", document.baseURI).href}</script>'
+INDEX = Path(st.__file__).with_name("static") / "index.html"
+DOCUMENT = INDEX.read_text().replace("<head>", f"<head>{SERVER}", 1)
 
-from ui.connection import sign_in  # noqa: E402 - found only now
 
-st.set_page_config(page_title="Pilot-Commit", page_icon=str(HERE / "icon.svg"), layout="wide")
-st.logo(str(HERE / "logo.svg"), size="large")
-st.html(HERE / "style.css")
+class PageName(StringConvertor):
+    """One word, so that Streamlit's own files (favicon.png) stay its own."""
 
-# Not in a folder "pages": Streamlit takes such a folder for its own kind of pages until the first session has run.
-# The bar holds what people come for every day; the rest is in menus beside it.
-page = st.navigation(
-    {
-        "": [
-            st.Page("screens/runs.py", title="Runs", icon=":material/list:", url_path="runs", default=True),
-            st.Page("screens/new_run.py", title="New run", icon=":material/add_circle:", url_path="new"),
-            st.Page("screens/data.py", title="Data", icon=":material/dataset:", url_path="data"),
-            st.Page("screens/compare.py", title="Compare", icon=":material/compare_arrows:", url_path="compare"),
-            st.Page("screens/audit.py", title="Audit", icon=":material/query_stats:", url_path="audit"),
-            st.Page("screens/rewards.py", title="Rewards", icon=":material/rule:", url_path="rewards"),
-            st.Page("screens/run.py", title="Run", url_path="run", visibility="hidden"),
-            st.Page("screens/prompts.py", title="Prompts", url_path="prompts", visibility="hidden"),
-            st.Page("screens/prompt.py", title="Prompt", url_path="prompt", visibility="hidden"),
-        ],
-        "Platform": [
-            st.Page("screens/workers.py", title="Workers", icon=":material/memory:", url_path="workers"),
-            st.Page("screens/settings.py", title="Settings", icon=":material/settings:", url_path="settings"),
-        ],
-    },
-    position="top",
-)
-if sign_in():
-    page.run()
+    regex = "[a-z]+"
+
+
+async def page(_: Request) -> HTMLResponse:
+    return HTMLResponse(DOCUMENT, headers={"Cache-Control": "no-cache"})
+
+
+register_url_convertor("page", PageName())
+below = str(st.get_option("server.baseUrlPath")).strip("/")
+app = st.App("dashboard.py", routes=[Route(f"/{below}/{{name:page}}".replace("//", "/"), page)])

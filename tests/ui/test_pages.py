@@ -30,7 +30,7 @@ from tests.ui import story
 from tests.ui.story import Story
 from ui import charts, health, text
 
-APP = Path(__file__).resolve().parents[2] / "ui" / "app.py"
+APP = Path(__file__).resolve().parents[2] / "ui" / "dashboard.py"
 
 
 def open_page(name: str, **query: str) -> AppTest:
