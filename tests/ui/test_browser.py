@@ -23,6 +23,7 @@ from api.client import Client
 from api.settings import Settings
 from bench.served import serving
 from tests.api.served import ApiServer, free_port
+from tests.hub import Hub
 from tests.ui.story import Story
 from ui.palette import BUCKETS
 
@@ -469,3 +470,51 @@ def test_a_file_is_refused_mended_and_added(dashboard: str, browser: Browser, ho
         page.goto(f"{dashboard}/data")
         expect(page.get_by_text("good.jsonl, plain")).to_be_visible()
         page.screenshot(path=f"{SHOTS}/data-narrow-dark.png", full_page=True)
+
+
+def test_a_data_set_of_the_hub_is_added_by_keyboard(dashboard: str, watched: Watched, home: Path, hub: Hub) -> None:
+    for shard in range(2):
+        rows = [
+            {"question": f"Ada has {n} apples and buys {shard + 1} more. How many has she?",
+             "answer": f"She has {n} + {shard + 1} = <<{n}+{shard + 1}={n + shard + 1}>>.\n#### {n + shard + 1}"}
+            for n in range(20)
+        ]  # fmt: skip
+        hub[f"openai/gsm8k:main/train-0000{shard}-of-00002.jsonl"] = "\n".join(map(json.dumps, rows)).encode()
+    page = watched.page
+    page.set_viewport_size({"width": 1600, "height": 1000})
+    page.goto(f"{dashboard}/data")
+    page.get_by_role("radio", name="Hub data set").focus()
+    page.keyboard.press("Enter")
+    field = page.get_by_role("textbox", name="Data set of the Hugging Face hub")
+    field.fill("openai/gsm8k:main/train")
+    field.blur()
+    page.wait_for_timeout(500)
+    assert hub.asked == [], "typing fetches nothing"
+    field.press("Enter")
+    expect(page.get_by_text("Not accepted")).to_be_visible()
+    expect(page.get_by_text("has no text in 'prompt'").first).to_be_visible()
+    page.get_by_role("combobox", name="Columns").click()
+    page.get_by_role("option", name="gsm8k", exact=True).click()
+    expect(page.get_by_text("40 prompts, all of them can be used")).to_be_visible()
+    expect(page.get_by_text(f"hub:openai/gsm8k@{'a' * 40}:main/train")).to_be_visible()
+    expect(page.get_by_role("textbox", name="Name of the set")).to_have_value("gsm8k-main-train")
+    for scheme, width in (("light", 1600), ("dark", 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 2000})
+        page.wait_for_timeout(500)
+        assert page.evaluate(BEYOND) <= 0, f"wider than a screen of {width}"
+        if SHOTS:
+            page.screenshot(path=f"{SHOTS}/data-hub-{scheme}.png", full_page=True)
+    page.get_by_role("button", name="Add this set").click()
+    expect(page.get_by_text("set:gsm8k-main-train@")).to_be_visible()
+    assert len(hub.downloads) == 2, "once, however often it was read"
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/data-hub-one.png", full_page=True)
+        page.set_viewport_size({"width": 1600, "height": 1000})
+        page.emulate_media(color_scheme="light")
+        page.goto(f"{dashboard}/data")
+        page.get_by_role("radio", name="Hub data set").click()
+        field.fill("openai/gsm8k:test")
+        page.get_by_role("button", name="Look at it").click()
+        expect(page.get_by_text("there are: main/train")).to_be_visible()
+        page.screenshot(path=f"{SHOTS}/data-hub-refused.png", full_page=True)

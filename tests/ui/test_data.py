@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from api.client import Client
 from pipeline.config import ROOT
-from tests.api.served import ApiServer
+from tests.api.served import ApiServer, make_token
+from tests.hub import Hub
 from tests.ui.test_pages import checked, click, html, open_page
 
 ROWS = [{"prompt": f"{n}+{n}=", "answer": str(2 * n), "tags": ["<b>add</b>"]} for n in range(30)]
@@ -77,3 +79,74 @@ def test_sets_and_one_of_them(api: ApiServer) -> None:
     with Client(api.url, api.token) as client:
         assert client.list_prompt_sets().prompt_sets == []
     assert "There is no such prompt set" in html(open_page("data", set=f"sums@{stored.version}"))
+
+
+def from_hub(app: AppTest, typed: str, mapping: str | None = "gsm8k") -> AppTest:
+    app = checked(app.segmented_control(key="data.source").set_value("Hub data set").run())
+    app.text_input(key="data.hub").set_value(typed)
+    app = checked(look_at_it(app).click().run())
+    return app if mapping is None else checked(app.selectbox(key="data.mapping").set_value(mapping).run())
+
+
+def look_at_it(app: AppTest) -> Any:
+    (button,) = (b for b in app.button if b.label == "Look at it")
+    return button
+
+
+@pytest.fixture
+def gsm8k(hub: Hub) -> Hub:
+    for shard in range(2):
+        row = {"question": f"<b>{shard}</b> and {shard}?", "answer": f"so\n#### {2 * shard}"}
+        hub[f"openai/gsm8k:main/train-0000{shard}-of-00002.jsonl"] = json.dumps(row).encode()
+    hub["openai/gsm8k:socratic/train.jsonl"] = b""
+    return hub
+
+
+def test_a_data_set_of_the_hub_is_looked_at_and_added(api: ApiServer, gsm8k: Hub) -> None:
+    app = open_page("data")
+    assert "or a data set of the Hugging Face hub" in html(app)
+    app = from_hub(app, "openai/gsm8k:main/train", None)
+    pinned = f"hub:openai/gsm8k@{'a' * 40}:main/train"
+    assert app.code[0].value == pinned and len(gsm8k.downloads) == 2
+    assert "the data set has no text" not in app.error[0].value and "choose other columns" in app.error[0].value
+    assert app.button(key="add-set").disabled
+
+    asked = len(gsm8k.asked)
+    gsm8k.commit = "b" * 40  # whatever the branch is now
+    app = checked(app.selectbox(key="data.mapping").set_value("gsm8k").run())
+    assert [s.value for s in app.success] == ["2 prompts, all of them can be used"] and not app.error
+    assert "&lt;b&gt;0&lt;/b&gt; and 0?" in html(app) and "<b>0" not in html(app)
+    assert app.text_input(key=f"data.name.{pinned}").value == "gsm8k-main-train"
+    app = click(app, "add-set")
+    assert len(gsm8k.asked) == asked, "what was looked at is added"
+    with Client(api.url, api.token) as client:
+        (stored,) = client.list_prompt_sets().prompt_sets
+    assert (stored.name, stored.file, stored.mapping) == ("gsm8k-main-train", pinned, "gsm8k")
+    assert app.code[0].value == stored.ref and "read as gsm8k" in said(app)
+    assert "hub:openai/gsm8k@aaaaaaa:main/train, gsm8k" in html(open_page("data"))
+
+
+def test_a_data_set_that_does_not_come_is_told_in_words(
+    api: ApiServer, gsm8k: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = from_hub(open_page("data"), "https://huggingface.co/datasets/openai/gsm8k", None)
+    assert "several splits &#x27;train&#x27;; there are: main/train, socratic/train" in html(app)
+    assert not app.selectbox, "of what did not come there are no columns to choose"
+    n = len(gsm8k.asked)
+    app = checked(app.run())
+    assert len(gsm8k.asked) == n and "several splits" not in html(app), "only the button asks again"
+    app = checked(look_at_it(app).click().run())
+    assert len(gsm8k.asked) == n + 1 and "several splits" in html(app)
+    assert "accepted: hub:OWNER/NAME" in html(from_hub(app, "gsm8k", None))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    away = html(from_hub(app, "hub:openai/gsm8k:main/train", None))
+    assert "The hub does not answer." in away and "upload the data set&#x27;s file" in away
+    assert gsm8k.downloads == []
+
+
+def test_whoever_may_only_read_fetches_nothing(
+    api: ApiServer, hub: Hub, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOT_TOKEN", make_token(database_url, "read", "looking"))
+    app = checked(open_page("data").segmented_control(key="data.source").set_value("Hub data set").run())
+    assert look_at_it(app).disabled and "'looking', has 'read'" in look_at_it(app).help

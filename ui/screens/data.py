@@ -1,21 +1,24 @@
-"""Prompt sets: which there are and which runs use them; a file is checked, looked at and added here."""
+"""Prompt sets: which there are and which runs use them; a file or a data set of the hub is checked and added here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, get_args
 
 import streamlit as st
 
 from api.client import ApiError, ApiUnreachable, proposed_name
-from api.schemas import MappingName, PreviewRow, PromptReport, PromptSetDetail, PromptSetOut
+from api.schemas import MappingName, PreviewRow, PromptCheck, PromptReport, PromptSetDetail, PromptSetOut
 from ui import blocks, text
 from ui.connection import api_errors, client, lacks, show_lost, show_refused
 
 PAGE_SIZE = 200
 ROWS = 20
 MOST_MB = 64  # the dashboard holds it while the page is open; the API, which keeps it on disk, takes 256 MiB
+FILE, HUB = "File", "Hub data set"
+HUB_ADDRESS = "https://huggingface.co/datasets/"
 REWARDS = ("none", "math", "gsm8k", "numeric", "choice", "exact", "code", "reasoning_gym")
 
 
@@ -37,9 +40,9 @@ def _sets(found: Sequence[PromptSetOut]) -> None:
     if not found:
         blocks.empty(
             "No prompt sets yet",
-            "Add a file below: JSONL, JSON, CSV or Parquet. It is checked first, and kept as a whole or not at all. "
-            "A run config names it as <code>set:NAME@VERSION</code>. The path of a file works as well, and a data set "
-            "of the hub that <code>./pilot data fetch hub:OWNER/NAME:SPLIT</code> has fetched.",
+            "Add a file below, JSONL, JSON, CSV or Parquet, or a data set of the Hugging Face hub. It is checked "
+            "first, and kept as a whole or not at all. A run config names it as <code>set:NAME@VERSION</code>. The "
+            "path of a file works as well, and a data set that <code>./pilot data fetch</code> has fetched.",
         )
         return
     rows = [
@@ -48,7 +51,7 @@ def _sets(found: Sequence[PromptSetOut]) -> None:
             f"<code>{s.version}</code>",
             text.hover(s.n_prompts),
             text.size(s.n_bytes),
-            escape(f"{text.shorten(s.file, 40)}, {s.mapping}"),
+            f'<span title="{escape(s.file)}">{escape(f"{text.shorten(_short(s.file), 40)}, {s.mapping}")}</span>',
             text.hover(s.n_runs) if s.n_runs else '<span class="pc-faint">none</span>',
             f"{text.when(s.created_at)} by {escape(s.created_by)}",
         ]
@@ -58,6 +61,11 @@ def _sets(found: Sequence[PromptSetOut]) -> None:
     blocks.table(head, rows, right=(2, 3, 5), caption="Prompt sets, newest first")
 
 
+def _short(source: str) -> str:
+    """A data set of the hub with the beginning of its commit."""
+    return re.sub(r"^(hub:[^@]+@[0-9a-f]{7})[0-9a-f]{33}", r"\1", source)
+
+
 # One version
 
 
@@ -65,7 +73,10 @@ def _one(stored: PromptSetDetail) -> None:
     st.page_link("screens/data.py", label="All prompt sets", icon=":material/arrow_back:")
     st.title(stored.name, anchor=False)
     st.code(stored.ref, language=None)
-    st.caption("A run config writes this as `data.train` or `data.eval`.")
+    st.caption(
+        f"A run config writes this as `data.train` or `data.eval`. Made from {text.markdown(stored.file)}, read as "
+        f"{stored.mapping}."
+    )
     meters = [
         blocks.meter("Prompts", text.hover(stored.n_prompts)),
         blocks.meter("Size", text.size(stored.n_bytes)),
@@ -125,11 +136,21 @@ def _leave(stored: PromptSetDetail) -> None:
             st.caption("It can be deleted when no run uses it.")
 
 
-# A new file
+# A new one
 
 
 def _add(known: Sequence[PromptSetOut]) -> None:
     st.subheader("Add a prompt set", anchor=False)
+    source = st.segmented_control(
+        "From", (FILE, HUB), default=FILE, key="data.source", label_visibility="collapsed", required=True
+    )
+    if source == HUB:
+        _add_from_hub(known)
+    else:
+        _add_file(known)
+
+
+def _add_file(known: Sequence[PromptSetOut]) -> None:
     file = st.file_uploader(
         "File of prompts", type=["jsonl", "json", "csv", "parquet"], key="data.file", max_upload_size=MOST_MB,
         help="A row is a prompt (a text, or a list of messages) and its reference answer; tags and the name of a "
@@ -138,24 +159,64 @@ def _add(known: Sequence[PromptSetOut]) -> None:
     st.caption("A larger one, up to 256 MiB: `./pilot data upload FILE`, or `POST /api/v1/prompt-sets`.")
     if file is None:
         return
-    query = _query(file.name, known)
+    query = _query(known)
     content = file.getvalue()
-    asked = (file.file_id, tuple(sorted(query.items(), key=str)))
-    if st.session_state.get("data.asked") != asked:
-        with st.spinner("Reading the file"):
-            try:
-                report = client().check_prompts(file.name, content, **query)
-            except ApiError as error:
-                show_refused(error)
-                return
-            except ApiUnreachable as error:
-                show_lost(error, "Choose the file again.")
-                return
-        st.session_state["data.asked"], st.session_state["data.report"] = asked, report
-    _checked(file.name, content, query, st.session_state["data.report"])
+    report = _report(
+        (file.file_id, query), "Reading the file", "Choose the file again.",
+        lambda: client().check_prompts(file.name, content, **query),
+    )  # fmt: skip
+    if report is not None:
+        _checked(
+            file.name, report, "mend the rows below and choose the file again",
+            lambda name: client().upload_prompts(name, file.name, content, **query),
+        )  # fmt: skip
 
 
-def _query(file: str, known: Sequence[PromptSetOut]) -> dict[str, str | None]:
+def _add_from_hub(known: Sequence[PromptSetOut]) -> None:
+    """Nothing is fetched before the button is pressed, or Enter; then what came is read again, as often as the columns
+    change, at the commit that was looked at."""
+    missing = lacks("run")
+    with st.form("data.hub.form", border=False), st.container(horizontal=True, vertical_alignment="bottom"):
+        typed = st.text_input(
+            "Data set of the Hugging Face hub", key="data.hub", placeholder="hub:openai/gsm8k:main/train", width=480,
+            help="hub:OWNER/NAME, with @REVISION if it is not main, and :SPLIT if it is not train. A split is the name "
+            "of its files without numbers and ending, with its folder where several have one: main/train.",
+        )  # fmt: skip
+        pressed = st.form_submit_button("Look at it", icon=":material/search:", disabled=bool(missing), help=missing)
+    st.caption("The API fetches it, up to 1 GiB. Larger ones: `./pilot data fetch` where the API runs.")
+    source = _reference(typed)
+    if pressed:
+        st.session_state["data.looked"] = source
+        for of_before in ("data.asked", "data.pinned"):
+            st.session_state.pop(of_before, None)
+    if st.session_state.get("data.looked") != source:
+        return
+    columns = st.empty()
+    with columns.container():
+        query = _query(known)
+    report = _report(
+        (source, query), "Fetching the data set and reading it. A large one takes minutes.",
+        "Look at it again: what has come by then is not fetched twice.",
+        lambda: client().check_hub(st.session_state.get("data.pinned", source), **query),
+    )  # fmt: skip
+    if report is not None and report.hub is not None:
+        pinned = st.session_state["data.pinned"] = report.hub
+        st.code(pinned, language=None, wrap_lines=True)
+        _checked(
+            pinned, report, "choose other columns, or mend the rows below and add them as a file",
+            lambda name: client().add_from_hub(name, pinned, **query),
+        )  # fmt: skip
+    elif "data.pinned" not in st.session_state:  # nothing came: only the button asks for it again
+        columns.empty()
+        del st.session_state["data.looked"]
+
+
+def _reference(typed: str) -> str:
+    """As the API takes it; the address of a data set's page and OWNER/NAME alone will do."""
+    return f"hub:{typed.strip().removeprefix(HUB_ADDRESS).removeprefix('hub:').strip('/')}"
+
+
+def _query(known: Sequence[PromptSetOut]) -> dict[str, str | None]:
     """What the widgets say: how the file is read, and what to look for."""
     columns = st.columns(3)
     mapping = columns[0].selectbox(
@@ -188,7 +249,27 @@ def _query(file: str, known: Sequence[PromptSetOut]) -> dict[str, str | None]:
     return query
 
 
-def _checked(file: str, content: bytes, query: dict[str, str | None], report: PromptReport) -> None:
+def _report(
+    asked: tuple[str, dict[str, str | None]], words: str, again: str, check: Callable[[], PromptCheck]
+) -> PromptCheck | None:
+    """Asked for once, until something else is asked for. None: there is none, and why was told."""
+    if st.session_state.get("data.asked") != asked:
+        with st.spinner(words, show_time=True):
+            try:
+                report = check()
+            except ApiError as error:
+                show_refused(error)
+                return None
+            except ApiUnreachable as error:
+                show_lost(error, again)
+                return None
+        st.session_state["data.asked"], st.session_state["data.report"] = asked, report
+    found: PromptCheck = st.session_state["data.report"]
+    return found
+
+
+def _checked(source: str, report: PromptReport, way_out: str, add: Callable[[str], PromptSetDetail]) -> None:
+    """The report, and the button that adds the set under a name. source: the file's name, or the data set's."""
     if report.accepted:
         one = report.n_prompts == 1
         st.success(
@@ -196,19 +277,20 @@ def _checked(file: str, content: bytes, query: dict[str, str | None], report: Pr
             icon=":material/check_circle:",
         )
     else:
-        why = f": the file {text.markdown(report.fault)}" if report.fault else ""
+        what = "data set" if source.startswith("hub:") else "file"
+        why = f": the {what} {text.markdown(report.fault)}" if report.fault else ""
         st.error(
             f"Not accepted{why}. Of {report.n_rows:,} rows {report.n_prompts:,} can be used; a set is kept as a whole "
-            "or not at all, so mend the rows below and choose the file again.",
+            f"or not at all, so {way_out}.",
             icon=":material/error:",
         )
     st.caption(text.sentence(report.length))
     _findings(report)
     if report.preview:
         _prompts(report.preview, "The first prompts, as they were read")
-    proposed = proposed_name(file)
+    proposed = proposed_name(source)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        name = st.text_input("Name of the set", proposed, key=f"data.name.{file}", width=320)
+        name = st.text_input("Name of the set", proposed, key=f"data.name.{source}", width=320)
         missing = lacks("run")
         pressed = st.button(
             "Add this set", key="add-set", type="primary", disabled=not report.accepted or bool(missing), help=missing
@@ -216,7 +298,7 @@ def _checked(file: str, content: bytes, query: dict[str, str | None], report: Pr
     if not pressed:
         return
     try:
-        stored = client().upload_prompts(name, file, content, **query)
+        stored = add(name)
     except ApiError as error:
         show_refused(error)
     except ApiUnreachable as error:
