@@ -198,7 +198,7 @@ def test_uploads_are_bounded(kept: Path, api: TestClient, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs a machine of two names")
 def test_where_files_cannot_be_read_safely_none_is(
-    kept: Path, api: TestClient, monkeypatch: pytest.MonkeyPatch
+    kept: Path, api: TestClient, gsm8k: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
         raise ValueError("there is no bubblewrap")
@@ -218,6 +218,7 @@ def test_where_files_cannot_be_read_safely_none_is(
     assert problem["type"] == "/problems/no-sandbox" and "there is no bubblewrap; and no fence" in problem["detail"]
     monkeypatch.setattr(routes, "read", read)
     assert upload(api, jsonl(ROWS))["n_prompts"] == 30, "behind the fence"
+    assert from_hub(api, 200, "/check")["n_prompts"] == 6, "of several files"
 
 
 GSM8K = [{"question": f"{n} and {n}?", "answer": f"It is\n#### {2 * n}"} for n in range(6)]
