@@ -37,6 +37,7 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.Element_pb2 import Element
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
 
@@ -185,7 +186,8 @@ class Visitor:
         self.cached: set[str] = set()
         self.fragments: dict[str, float] = {}  # id -> seconds between its refreshes
         self.problems: list[str] = []
-        self.query = self.page = ""
+        self.drawn: list[Element] = []  # by the last answer, in order
+        self.query = self.page = self.page_hash = ""
 
     def open(self, page: str, query: Mapping[str, str | list[str]]) -> Answer:
         self.page, self.query = page, urlencode(query, doseq=True)
@@ -200,7 +202,8 @@ class Visitor:
         state.query_string, state.page_name = self.query, self.page
         state.cached_message_hashes.extend(self.cached)
         if fragment:
-            state.fragment_id, state.is_auto_rerun = fragment, True
+            state.fragment_id, state.is_auto_rerun, state.page_script_hash = fragment, True, self.page_hash
+        self.drawn = []
         n_bytes, before, spent, start = 0, self.wire.received, cpu_seconds(), time.perf_counter()
         self.connection.send(message.SerializeToString())
         while True:
@@ -212,10 +215,13 @@ class Visitor:
             kind = got.WhichOneof("type")
             if got.metadata.cacheable:
                 self.cached.add(got.hash)
+            if kind == "navigation":
+                self.page_hash = got.navigation.page_script_hash
             if kind == "auto_rerun":
                 self.fragments[got.auto_rerun.fragment_id] = got.auto_rerun.interval
             if kind == "delta":
                 element = got.delta.new_element
+                self.drawn.append(element)
                 if element.HasField("exception"):
                     self.problems.append(element.exception.message)
                 if element.HasField("html") and 'role="alert"' in element.html.body:

@@ -23,11 +23,24 @@ from ui import text
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it may
 DEFAULT_URL = "http://127.0.0.1:8000"
+PATIENCE_S = 5.0  # with every answer
+PROBE_S = 1.0  # with one that is only to show that the API is back: while it is waited for, nothing on the page moves
 
 
 def client() -> Client:
     """The API's client, one per address and token. PILOT_API_URL gives the address."""
-    return _client(_url(), st.session_state.get("token") or _given_token())
+    return _client(_url(), st.session_state.get("token") or _given_token(), PATIENCE_S)
+
+
+def answers() -> bool:
+    """Whether the API is there (again), and its database with it, which knows the token."""
+    try:
+        _client(_url(), st.session_state.get("token") or _given_token(), PROBE_S).me()
+    except ApiUnreachable:
+        return False
+    except ApiError:
+        return True  # whatever it refuses, it says so to whoever asks next
+    return True
 
 
 def lacks(scope: Scope) -> str | None:
@@ -46,13 +59,13 @@ def lacks(scope: Scope) -> str | None:
 
 @st.cache_data(show_spinner=False, max_entries=64, ttl=3600)  # no token ever changes its scope
 def _name_and_scope(url: str, token: str | None) -> tuple[str, Scope]:
-    me = _client(url, token).me()
+    me = _client(url, token, PATIENCE_S).me()
     return me.name, cast(Scope, me.scope)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)
-def _client(url: str, token: str | None) -> Client:
-    return Client(url, token, timeout=5)
+def _client(url: str, token: str | None, patience_s: float) -> Client:
+    return Client(url, token, timeout=patience_s)
 
 
 def schema_and_presets() -> tuple[dict[str, Any], list[Preset]]:
@@ -62,7 +75,7 @@ def schema_and_presets() -> tuple[dict[str, Any], list[Preset]]:
 
 @st.cache_resource(show_spinner=False, max_entries=64, ttl=60)
 def _schema_and_presets(url: str, token: str | None) -> tuple[dict[str, Any], list[Preset]]:
-    api = _client(url, token)
+    api = _client(url, token, PATIENCE_S)
     return api.config_schema(), api.presets()
 
 
@@ -107,7 +120,7 @@ def token_form() -> None:
     if not sent or not token:
         return
     try:
-        Client(_url(), token, timeout=5).me()
+        Client(_url(), token, timeout=PATIENCE_S).me()
     except ApiUnreachable as error:
         show_lost(error, "Try again.")
     except ApiError as error:
@@ -156,8 +169,5 @@ def api_errors() -> Iterator[None]:
 
 
 def _come_back() -> None:
-    try:
-        client().healthz()
-    except (ApiUnreachable, ApiError):
-        return
-    st.rerun()
+    if answers():
+        st.rerun()

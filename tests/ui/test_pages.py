@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import time
 import uuid
 from pathlib import Path
 from typing import Any, get_args
@@ -388,12 +390,13 @@ def test_only_news_is_fetched(api: ApiServer, running: Story, monkeypatch: pytes
     assert asked.count(str(running.id)) == 1, "an opened page asks once"
     asked.clear()
     checked(app.run())
-    asked = [a for a in asked if a != "settings"]
     assert asked == [str(running.id)], "without news a refresh is one small request"
     asked.clear()
     running.train(1)
     checked(app.run())
-    assert asked == [str(running.id), "metrics 12", "buckets 12", "flows 0", "ledger", "prompts"]
+    side_by_side = sorted(asked[1:3])
+    assert [asked[0], *side_by_side] == [str(running.id), "buckets 12", "metrics 12"]
+    assert asked[3:] == ["flows 0", "ledger", "prompts"]
 
 
 # Prompts
@@ -726,9 +729,17 @@ def test_a_forecast_beside_the_form(api: ApiServer, preset: dict[str, Any], engi
         connection.execute(sa.text("UPDATE attempts SET seconds = 90"))
     with Client(api.url, api.token) as client:
         client.change_settings(2, "EUR")
-    page = html(open_page("new_run", clone=str(run.id)))
+    app = open_page("new_run", clone=str(run.id))
+    page = html(app)
     assert "Rests on 1 run of this model" in page and "Saves <b>" in page and "EUR" in page
     assert "deferred" in page and "pc-legend" in page
+    Story(engine, preset | {"seed": 1}).start().train(10)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE runs SET dataset_id = :id"), {"id": digest})
+    asked, _, answer = app.session_state["new.answer"]
+    for seconds_ago, rests_on in ((1, "1 run"), (10, "2 runs")):
+        app.session_state["new.answer"] = asked, time.monotonic() - seconds_ago, answer
+        assert f"Rests on {rests_on} of this model" in html(checked(app.run()))
 
 
 def test_a_clone(api: ApiServer, preset: dict[str, Any], running: Story) -> None:
@@ -798,6 +809,29 @@ def test_nothing_that_is_typed_is_lost_while_the_api_is_away(api: ApiServer, pre
         assert widget(app, "number_input", "budget.steps").value == shown_yaml(app)["budget"]["steps"] == 9
         assert shown_yaml(app)["update"]["batch_prompts"] == 17
     assert "Ready to start" in app.success[0].value and "does not answer" not in html(app)
+
+
+def test_an_api_that_hangs_is_waited_for_once(
+    api: ApiServer, preset: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.connection.PATIENCE_S", 3.0)
+    monkeypatch.setattr("ui.connection.PROBE_S", 0.2)
+    app = open_page("new_run")
+    assert app.success
+    api.stop()
+    with socket.create_server(("127.0.0.1", api.port)):  # takes connections and says nothing
+        for seed, most_s in ((3, 8.0), (4, 2.5), (5, 2.5)):
+            widget(app, "number_input", "seed").set_value(seed)
+            began = time.monotonic()
+            app = checked(app.run())
+            assert time.monotonic() - began < most_s
+            assert "The API does not answer" in html(app) and "Not checked" in app.warning[0].value
+            assert app.button(key="start-run").disabled and not app.success and not app.info
+            assert shown_yaml(app)["seed"] == seed
+    api.start()
+    app = checked(app.run())
+    assert "Ready to start" in app.success[0].value and "does not answer" not in html(app)
+    assert widget(app, "number_input", "seed").value == shown_yaml(app)["seed"] == 5
 
 
 def test_a_draft_outlives_a_look_at_another_page(api: ApiServer, preset: dict[str, Any]) -> None:

@@ -13,16 +13,19 @@ from html import escape
 from typing import Any, NamedTuple, TypeVar
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from api.client import ApiError, ApiUnreachable
-from api.schemas import FieldProblem, Forecast, Preset, PromptSetOut, RunSummary
+from api.schemas import FieldProblem, Forecast, Preset, PromptSetOut, RunDetail, RunSummary
 from ui import outlook, text
-from ui.connection import api_errors, client, lacks, schema_and_presets, show_refused
+from ui.connection import answers, api_errors, client, lacks, schema_and_presets, show_lost, show_refused
 from ui.draft import YAML_KEY, Draft
 from ui.form import Field, Group, about, groups, lookup, name_in_words, place_of
 
 RECENT = 10
 ANSWER_S = 10.0  # how long a forecast and a verdict hold
+AGAIN_S = 5.0  # after so long the page looks whether an API that gave no answer is back
+LOST_KEY = "new.lost"  # how it gave none
 PROMPT_SETS = 100  # uploaded ones to choose from, the newest
 PROMPT_FIELDS = ("data.train", "data.eval")
 _T = TypeVar("_T")
@@ -30,38 +33,72 @@ _T = TypeVar("_T")
 
 def render() -> None:
     st.title("New run", anchor=False)
-    notice = st.container()
+    notice, presets_at = st.container(), st.container()
+    at = _places()
     asked = Asked()
+    if asked.failed is None:  # until the answer is there, that to the config before must not stand here
+        at.verdict.info("Checking …", icon=":material/hourglass_empty:")
     if known := asked("schema", schema_and_presets):
         schema, presets = known
         presets = sorted(presets, key=lambda p: lookup(p.config, "method.name") != "pilot_commit")
         draft = _draft(presets, asked)
         form = groups(schema, draft.choice)
         config = draft.config(form)
-        _presets(draft, presets, asked)
-        _editor(draft, form, config, asked)
-    if asked.failed is not None:
+        with presets_at:
+            _presets(draft, presets, asked)
+        _editor(draft, form, config, asked, at)
+    else:
+        at.verdict.empty()
+    if isinstance(asked.failed, ApiUnreachable):
+        with notice:
+            show_lost(asked.failed)
+        st.fragment(_ask_again, run_every=AGAIN_S)()
+    elif asked.failed is not None:
         with notice, api_errors():
             raise asked.failed
+
+
+class Places(NamedTuple):
+    """Of the editor. verdict is the first thing in above, and above in side."""
+
+    form: DeltaGenerator
+    side: DeltaGenerator
+    above: DeltaGenerator
+    verdict: DeltaGenerator
+
+
+def _places() -> Places:
+    form, right = st.columns([9, 5], gap="medium")
+    side = right.container(key="yaml-side")
+    above = side.container()
+    return Places(form, side, above, above.empty())
+
+
+def _ask_again() -> None:
+    if answers():
+        del st.session_state[LOST_KEY]
+        st.rerun()
 
 
 class Asked:
     """What one run of the page asks the API; the last known answer where it gives none.
 
     The form is drawn in any case: Streamlit forgets what was typed into a widget that is not. After one failure no more
-    is asked, for each call may wait until its time is up.
+    is asked, for each call may wait until its time is up; when the API gave no answer, not until it answers again.
     """
 
     def __init__(self) -> None:
-        self.failed: ApiError | ApiUnreachable | None = None
+        self.failed: ApiError | ApiUnreachable | None = st.session_state.get(LOST_KEY)
 
     def __call__(self, what: str, ask: Callable[[], _T]) -> _T | None:
         known: dict[str, Any] = st.session_state.setdefault("new.known", {})
         if self.failed is None:
             try:
                 known[what] = ask()
-            except (ApiError, ApiUnreachable) as error:
+            except ApiError as error:
                 self.failed = error
+            except ApiUnreachable as error:
+                self.failed = st.session_state[LOST_KEY] = error
         answer: _T | None = known.get(what)
         return answer
 
@@ -84,14 +121,11 @@ def _draft(presets: list[Preset], asked: Asked) -> Draft:
     origin = st.query_params.get("clone") or st.query_params.get("from")
     wanted = st.query_params.get("preset")
     if origin and draft.source != f"run {origin}":
-        try:
-            run = client().get_run(origin)
-        except ApiUnreachable as error:
-            asked.failed = error
-        except ApiError as error:
-            st.warning(text.markdown(f"Run {origin} cannot be cloned: {error.problem.detail} Choose below."))
-        else:
-            draft.load(run.config, f"run {origin}", f"clone of {run.name}")
+        match asked(f"run {origin}", lambda: _run_or_refusal(origin)):
+            case RunDetail() as run:
+                draft.load(run.config, f"run {origin}", f"clone of {run.name}")
+            case ApiError() as error:
+                st.warning(text.markdown(f"Run {origin} cannot be cloned: {error.problem.detail} Choose below."))
     elif wanted and not origin and draft.source != f"preset {wanted}":
         found = next((p for p in presets if p.name == wanted), None)
         if found is None:
@@ -101,6 +135,13 @@ def _draft(presets: list[Preset], asked: Asked) -> Draft:
     elif not origin and not wanted and presets and draft.source != f"preset {presets[0].name}":
         _put_in_address(draft)  # back from another page, whose address this was not
     return draft
+
+
+def _run_or_refusal(run_id: str) -> RunDetail | ApiError:
+    try:
+        return client().get_run(run_id)
+    except ApiError as error:
+        return error
 
 
 def _put_in_address(draft: Draft) -> None:
@@ -215,28 +256,27 @@ def _use(draft: Draft, preset: Preset) -> None:
     _put_in_address(draft)
 
 
-def _editor(draft: Draft, form: list[Group], config: dict[str, Any], asked: Asked) -> None:
+def _editor(draft: Draft, form: list[Group], config: dict[str, Any], asked: Asked, at: Places) -> None:
     # While the text is no YAML, the form shows the config before; changing it would throw the text away.
     broken = bool(draft.yaml_problem)
     answer = None if broken else asked("answer", lambda: _ask(config))
     if answer is None or asked.failed is not None:  # what is known is of another config
         answer = Answer(None, [])
-    left, right = st.columns([9, 5], gap="medium")
-    with left:
+    with at.form:
         untold = list(answer.problems)
         for group in form:
             mine = [p for p in untold if group.owns(p.field)]
             untold = [p for p in untold if p not in mine]
             _group(draft, group, {p.field: p.message for p in mine}, broken, asked)
-    with right, st.container(key="yaml-side"):
+    with at.side:
         draft.put_text(config)
-        above = st.container()
         st.text_area("Config as YAML", key=YAML_KEY, height=520, on_change=_read_yaml, args=(draft,))
         draft.text_drawn = True
         st.caption("Edit either side: the form follows the text (Ctrl+Enter applies it), the text follows the form.")
-        with above:
+        with at.verdict.container():
             _verdict(draft, answer, form)
-            _start(draft, answer, config)
+        with at.above:
+            _start(draft, answer, config, asked)
             if answer.forecast is not None:
                 with st.container(border=True, key="forecast"):
                     outlook.show(answer.forecast, asked("price", _price))
@@ -299,8 +339,8 @@ def _verdict(draft: Draft, answer: Answer, form: list[Group]) -> None:
         st.page_link("screens/run.py", label=words, query_params={"run": run_id}, icon=":material/content_copy:")
 
 
-def _start(draft: Draft, answer: Answer, config: dict[str, Any]) -> None:
-    missing = lacks("run")
+def _start(draft: Draft, answer: Answer, config: dict[str, Any], asked: Asked) -> None:
+    missing = asked("scope", lambda: lacks("run"))
     ready = answer.forecast is not None and not draft.yaml_problem and missing is None
     pressed = st.button(
         "Start run", type="primary", icon=":material/play_arrow:", key="start-run", disabled=not ready, width="stretch",
