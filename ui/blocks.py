@@ -82,7 +82,7 @@ def bucket_tile(name: str, count: int, total: int, change: int, series: Sequence
     """One bucket's count, its share of the pool, its change in the last step, and how it went."""
     bucket = palette.BUCKETS[name]
     delta = "" if change == 0 else f"{change:+,}".replace("-", "−")
-    shown, share = (text.number(count), text.percent(count / total, 0)) if total else ("–", "–")
+    shown, share = (text.number(count), escape(text.share(count, total))) if total else ("–", "–")
     st.html(
         f'<div class="pc-tile" style="--c:{bucket.colour}" role="group" aria-label="{count:,} prompts {name}">'
         f'<div class="pc-tile-head"><i></i>{name}<em title="change in the last step">{delta}</em></div>'
@@ -137,14 +137,15 @@ def ledger_table(
     total = ledger.sampled
     price = settings.price_per_gpu_hour if settings else None
     spent = {f.fate: f for f in ledger.fates if f.rollouts or f.tokens}
+    unit, per_hour = text.unit_of_hours(hours)
     known = [name for name in palette.FATES if name in spent] + [n for n in spent if n not in palette.FATES]
 
     def row(fate: FateCount, name: str) -> list[str]:
         share = f'title="{text.percent(fate.rollouts / max(1, total.rollouts))} of all, {text.exact(fate.rollouts)}"'
         cost = hours * (fate.tokens / total.tokens if total.tokens else 0.0)
-        money = [] if price is None else [text.number(round(cost * price, 2))]
+        money = [] if price is None else [text.hundredths(cost * price)]
         rollouts = f"<span {share}>{text.number(fate.rollouts)}</span>"
-        lasted = f'<span title="{cost:.6f}">{text.number(round(cost, 2))}</span>'
+        lasted = f'<span title="{cost:.6f} hours">{escape(text.hundredths(cost * per_hour))}</span>'
         return [name, rollouts, text.hover(fate.tokens), lasted, *money]
 
     rows = [row(spent[name], _fate_name(name)) for name in known]
@@ -162,7 +163,7 @@ def ledger_table(
     st.html(_fate_bar([spent[n] for n in known], total.rollouts))
     money = [escape(settings.currency)] if settings and price is not None else []
     table(
-        ["fate", "rollouts", "tokens", '<span title="device-hours, shared by tokens">hours</span>', *money], rows,
+        ["fate", "rollouts", "tokens", f'<span title="device-{unit}, shared by tokens">{unit}</span>', *money], rows,
         right=(1, 2, 3, 4), caption="Spend by fate",
     )  # fmt: skip
 
@@ -185,7 +186,7 @@ def _fate_bar(fates: Sequence[FateCount], total: int) -> str:
 
 
 def prompt_line(row: PromptRow) -> str:
-    words = f"step {text.number(row.step)} · variance {variance(row):.2f}"
+    words = f"step {text.exact(row.step)} · variance {variance(row):.2f}"
     return (
         f'<div class="pc-prompt-line"><small>{words}</small>'
         f'<span class="pc-rate">{bar(row.success_rate, palette.BUCKETS[row.bucket].colour)}'

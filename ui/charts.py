@@ -21,8 +21,8 @@ from ui.benchmarks import Measured
 from ui.health import wilson
 
 MAX_POINTS = 160
-HEIGHT = 230
-SHORT = "abs(datum.value) < 10000 ? format(datum.value, ',') : format(datum.value, '~s')"
+HEIGHT = 280
+SHORT = "abs(datum.value) < 1000 ? format(datum.value, ',') : format(datum.value, '~s')"
 STROKES = {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolOpacity": 1, "symbolSize": 220}
 _T = TypeVar("_T")
 Table = dict[str, list[Any]]
@@ -201,7 +201,7 @@ def buckets(history: Sequence[BucketsAt], *, live: bool = True) -> None:
             _crosshair(x, tips),
         ]
     }  # fmt: skip
-    draw("chart-buckets", table, spec, "Prompts in each bucket over steps; the tiles tell the counts of now")
+    draw("chart-buckets", table, spec, "Prompts in each bucket over steps; the tiles tell the counts of now", 230)
 
 
 def flows(moved: Flows | None) -> None:
@@ -345,7 +345,7 @@ def variance(steps: Sequence[StepOut]) -> None:
             _crosshair(x, tips),
         ]
     }
-    draw("chart-variance", table, spec, "Reward variance of trained groups and of uniform sampling over steps", 260)
+    draw("chart-variance", table, spec, "Reward variance of trained groups and of uniform sampling over steps")
 
 
 def phases(steps: Sequence[StepOut], height: int = 150) -> None:
@@ -496,7 +496,7 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
         "tokens": [*(v.tokens for v in rows), *empty],
         "variance": [*(v.reward_variance for v in rows), *empty],
         "threshold": [*([None] * len(rows)), *(value for _, value in marks)],
-        "name": [*([None] * len(rows)), *(f"{name} {value:g}" for name, value in marks)],
+        "name": [*([None] * len(rows)), *(f"{name} {100 * value:g}%" for name, value in marks)],
     }
     x = {**_x("step"), "scale": {"nice": True, "zero": False, "padding": 12}}
     y = {
@@ -549,7 +549,7 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
                     },
                     "tooltip": [
                         _tip("step", "step", ",d"), _tip("stage", "stage"), _tip("bucket", "bucket after it"),
-                        _tip("rate", "success rate", ".1%"), _tip("low", "95 % from", ".1%"),
+                        _tip("rate", "success rate", ".1%"), _tip("low", "95% from", ".1%"),
                         _tip("high", "to", ".1%"), _tip("variance", "reward variance", ".3f"),
                         _tip("rollouts", "rollouts", ",d"), _tip("tokens", "tokens", ",d"),
                     ],

@@ -53,7 +53,8 @@ def svg(compared: Comparison, by: By) -> str:
         parts.append(f'<text x="{left - 8:.1f}" y="{level + 4:.1f}" text-anchor="end">{100 * y:g}%</text>')
     for x in x_ticks:
         across, bottom = place(x, y_ticks[0])
-        parts.append(f'<text x="{across:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{text.number(x)}</text>')
+        label = text.number(x, short_from=1000)  # all ticks short, or none
+        parts.append(f'<text x="{across:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{label}</text>')
     parts += [f'<polygon points="{path(points)}" fill="{colour}" fill-opacity="0.15"/>' for points, colour in bands]
     for points, colour, dash in lines:
         stroke = f'stroke="{colour}" stroke-width="2.2" stroke-dasharray="{dash}"'

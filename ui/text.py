@@ -13,19 +13,43 @@ import yaml as pyyaml
 from ui.palette import METHODS
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """1234 -> 1,234; 123456 -> 123k; 12345678 -> 12.3M; 0.18342 -> 0.183; None -> a dash."""
+def number(value: float | None, digits: int = 3, short_from: float = 1e4) -> str:
+    """1234 -> 1,234; 12345 -> 12.3k; 12345678 -> 12.3M; 0.18342 -> 0.183; -3 -> −3; None -> a dash."""
     if value is None:
         return "–"
-    for size, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e5, "k")):
-        if abs(value) >= size:
-            scale = 1e3 if suffix == "k" else size
-            return f"{float(f'{value / scale:.3g}'):g}{suffix}"
+    if value < 0:
+        return f"−{number(-value, digits, short_from)}"
+    if value >= short_from:
+        value = float(f"{value:.3g}")  # first, or 999,600 would be 1000k
+        size, suffix = next((s for s in ((1e12, "T"), (1e9, "B"), (1e6, "M")) if value >= s[0]), (1e3, "k"))
+        return f"{value / size:g}{suffix}"
     if float(value).is_integer():
         return f"{int(value):,}"
-    if abs(value) < 1e-3:
+    if value < 1e-3:
         return f"{value:.2g}"
-    return f"{value:,.{digits}g}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:,.{digits}g}" if value < 100 else f"{value:,.0f}"
+
+
+def fixed(value: float | None, digits: int) -> str:
+    """For columns, in which the points shall stand below each other: as HTML, with the exact value on hover."""
+    if value is None:
+        return "–"
+    return f'<span title="{exact(value)}">{value:,.{digits}f}</span>'.replace(">-", ">−")
+
+
+def hundredths(value: float) -> str:
+    """An amount with two decimals; little is not told as nothing."""
+    if value <= 0:
+        return "–"
+    return "<0.01" if value < 0.01 else f"{value:,.2f}"
+
+
+def unit_of_hours(most: float) -> tuple[str, float]:
+    """The unit to tell a column of hours in, of which the largest is `most`, and how many of it are an hour."""
+    for unit, per_hour in (("hours", 1.0), ("minutes", 60.0)):
+        if most * per_hour >= 1:
+            return unit, per_hour
+    return "seconds", 3600.0
 
 
 def exact(value: float | None) -> str:
@@ -47,7 +71,14 @@ def size(n_bytes: float) -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
+    return "–" if value is None else f"{100 * value:.{digits}f}%"
+
+
+def share(part: int, whole: int) -> str:
+    """In whole percents; few are not told as none."""
+    if not whole:
+        return "–"
+    return "<1%" if 0 < part / whole < 0.01 else percent(part / whole, 0)
 
 
 def points(change: float) -> str:

@@ -79,7 +79,7 @@ def test_alignment(five: list[Story]) -> None:
 def test_target_and_baseline(five: list[Story]) -> None:
     app = open_page("compare", run=ids(five), reach="99")
     page = html(app)
-    assert "until 99 % is reached" in page and page.count(">0 of 2 reach it<") == 2 and "never gets there" in page
+    assert "until 99% is reached" in page and page.count(">0 of 2 reach it<") == 2 and "never gets there" in page
     assert ">never</span>" in page
     app = open_page("compare", run=ids(five[:4]), baseline=str(five[2].id))
     assert "times fewer rollouts than grpo" in html(app)

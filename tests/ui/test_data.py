@@ -73,7 +73,7 @@ def test_sets_and_one_of_them(api: ApiServer) -> None:
     app: AppTest = open_page("data", set=f"sums@{stored.version}")
     assert app.code[0].value == stored.ref
     assert "&lt;b&gt;add&lt;/b&gt;" in html(app) and "<b>add" not in html(app)
-    (after,) = (b for b in app.button if b.label == "After")
+    (after,) = (b for b in app.button if b.label == "Next")
     assert "Prompts 21 to 30" in "".join(c.value for c in checked(after.click().run()).caption)
     app = click(app, "delete-set")
     with Client(api.url, api.token) as client:

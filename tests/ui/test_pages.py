@@ -171,12 +171,12 @@ def test_benchmarks_besides_the_held_out_set(
     aime, mean = newest.benchmarks[1], newest.mean_accuracy
     assert mean is not None and aime.greedy_accuracy is not None
     assert rows[1] == [
-        "aime24", f"{100 * aime.accuracy:.1f} % ± 2.0 % · step 10", f"{100 * aime.accuracy:.1f} % ± 2.0 % · step 10",
-        f"{100 * (aime.pass_at['32'] or 0):.1f} %", f"{100 * aime.majority:.1f} %",
-        f"{100 * aime.greedy_accuracy:.1f} %", "64 × 32",
+        "aime24", f"{100 * aime.accuracy:.1f}% ± 2.0% · step 10", f"{100 * aime.accuracy:.1f}% ± 2.0% · step 10",
+        f"{100 * (aime.pass_at['32'] or 0):.1f}%", f"{100 * aime.majority:.1f}%",
+        f"{100 * aime.greedy_accuracy:.1f}%", "64 × 32",
     ]  # fmt: skip
     assert rows[2][5:] == ["–", "64 × 8"], "amc23 is not answered greedily"
-    assert rows[3][1:] == [f"{100 * mean:.1f} % ± 1.4 % · step 10", "87.5 % ± 1.1 % · step 0", "–", "–", "–", "–"]
+    assert rows[3][1:] == [f"{100 * mean:.1f}% ± 1.4% · step 10", "87.5% ± 1.1% · step 0", "–", "–", "–", "–"]
 
     assert app.selectbox(key="benchmark").value == "held-out"
     assert accuracies(app) == pytest.approx([e.sampled_accuracy for e in evaluations], abs=1e-6)
@@ -184,7 +184,7 @@ def test_benchmarks_besides_the_held_out_set(
     assert accuracies(app) == pytest.approx([e.benchmarks[2].accuracy for e in evaluations], abs=1e-6)
     app = open_page("run", run=str(run.id), benchmark="mean of benchmarks", target="86")
     assert accuracies(app) == pytest.approx([e.mean_accuracy or 0.0 for e in evaluations], abs=1e-6)
-    assert "86 % reached after" in html(app) and "at step 0." in html(app), "the target is one of what is shown"
+    assert "86% reached after" in html(app) and "at step 0." in html(app), "the target is one of what is shown"
     app = open_page("run", run=str(run.id), benchmark="nothing of ours")
     assert app.selectbox(key="benchmark").value == "held-out"
 
@@ -307,13 +307,13 @@ def test_what_is_looked_at_below_and_the_target_are_in_the_address(
     app = open_page("run", **query, below="Log")
     page = html(app)
     assert "step 12 done" in page and "loading" not in page and "./pilot run log" in page
-    assert "30 % reached after" in page, "the target is in the address, too"
+    assert "30% reached after" in page, "the target is in the address, too"
     app = checked(app.number_input(key="target").set_value(99.0).run())
-    assert "Not at 99 % yet." in html(app)
+    assert "Not at 99% yet." in html(app)
     log.write_text(log.read_text() + "and one line more\n")
     assert "one line more" in html(checked(app.run())), "the log is followed"
     app = open_page("run", **query, below="Checkpoints")
-    assert "<b>best</b>" in html(app) and app.selectbox(key="checkpoint").value == 5
+    assert ">best</span>" in html(app) and app.selectbox(key="checkpoint").value == 5
     assert "checkpoints/5/accuracy.json" in html(app) and len(app.get("download_button")) == 1
     with Client(api.url, api.token) as client:
         assert client.download_checkpoint_file(running.id, 5, "policy/model.safetensors") == b"wwwww"
@@ -338,7 +338,7 @@ def ask_for_an_evaluation(app: AppTest, api: ApiServer, running: Story) -> None:
         before = client.get_run(running.id)
         running.evaluated(asked.id, 5, {"held-out": 0.25, "held-out.k8": 0.625})
         app = checked(app.run())
-        assert "held-out.k8 <b>62.5&nbsp;%</b>" in html(app).replace(" %", "&nbsp;%")
+        assert "held-out.k8 <b>62.5%</b>" in html(app)
         assert client.get_run(running.id).state == before.state
         assert app.session_state["feed"].evaluations[5].sampled_accuracy == 0.25, "the chart has it, too"
         client.evaluate(running.id, {"step": 10})
@@ -354,11 +354,14 @@ def test_spend_has_money_when_a_price_is_set(api: ApiServer, running: Story, eng
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE attempts SET started_at = now() - interval '2 hours'"))
     page = html(open_page("run", run=str(running.id)))
-    assert "EUR" not in page and ">2</span></b>" in page, "two hours of a CPU slot have no price"
+    assert "device-hours" in page, "the unit that the run has filled"
+    assert "EUR" not in page and ">2.00</span></b>" in page, "two hours of a CPU slot have no price"
     with engine.begin() as connection:
         connection.execute(sa.text("UPDATE runs SET device = 'cuda', n_devices = 2"))
     page = html(open_page("run", run=str(running.id)))
-    assert "EUR" in page and ">4</span></b>" in page and "<b>120</b>" in page, "two hours of two GPUs"
+    assert "EUR" in page and ">4.00</span></b>" in page and re.search(r"<b>120\.\d\d</b>", page), (
+        "two hours of two GPUs"
+    )
 
 
 def test_bucket_flow(api: ApiServer, running: Story) -> None:
@@ -472,7 +475,7 @@ def test_the_rollouts_of_a_prompt(api: ApiServer, running: Story, tmp_path: Path
     running.leave_rollouts(tmp_path / "home", row.id)
     app = checked(app.run())
     page = html(app)
-    assert "reward 1" in page and "reward 0" in page and "-0.3 a token" in page
+    assert "reward 1" in page and "reward 0" in page and "−0.3 a token" in page
     assert "<ins>" in page and "<del>" in page and "13 &lt;or so&gt;" in page, "a right and a wrong one, compared"
     low, high = health.wilson(row.success_rate or 0, 24)
     newest = f"of step {row.step:,}"

@@ -157,12 +157,34 @@ def test_fields_know_bounds_units_and_defaults() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (None, "–"), (0, "0"), (1234, "1,234"), (99_999, "99,999"), (123_456, "123k"), (12_345_678, "12.3M"),
-        (0.18342, "0.183"), (0.000012, "1.2e-05"), (5e9, "5B"), (-3, "-3"), (1234.5, "1,234"),
+        (None, "–"), (0, "0"), (1234, "1,234"), (9999, "9,999"), (12_345, "12.3k"), (123_456, "123k"),
+        (999_600, "1M"), (12_345_678, "12.3M"), (0.18342, "0.183"), (0.000012, "1.2e-05"), (5e9, "5B"), (-3, "−3"),
+        (-0.0015, "−0.0015"), (1234.5, "1,234"),
     ],
 )  # fmt: skip
 def test_numbers(value: float | None, words: str) -> None:
     assert text.number(value) == words
+
+
+def test_little_is_not_told_as_nothing() -> None:
+    assert [text.hundredths(v) for v in (0.0, 0.0004, 0.01, 1234.5)] == ["–", "<0.01", "0.01", "1,234.50"]
+    assert [text.share(n, 1000) for n in (0, 9, 10, 1000)] == ["0%", "<1%", "1%", "100%"]
+    assert text.share(0, 0) == "–"
+
+
+@pytest.mark.parametrize(
+    ("hours", "unit", "told"),
+    [(0, "seconds", 0), (0.0105, "seconds", 37.8), (0.5, "minutes", 30), (1, "hours", 1), (700, "hours", 700)],
+)  # fmt: skip
+def test_the_unit_of_hours(hours: float, unit: str, told: float) -> None:
+    name, per_hour = text.unit_of_hours(hours)
+    assert name == unit and hours * per_hour == pytest.approx(told)
+
+
+def test_a_column_has_its_points_below_each_other() -> None:
+    assert [text.fixed(v, 4) for v in (None, 0.21, -0.0015)] == [
+        "–", '<span title="0.21">0.2100</span>', '<span title="-0.0015">−0.0015</span>',
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_workers(api: ApiServer, engine: sa.Engine) -> None:
         session.execute(sa.update(Host).where(Host.name == "old-node").values(expires_at=sa.func.now()))
     page = html(checked(app.run()))
     assert f'<a href="run?run={run.id}" target="_self">&lt;b&gt;on a GPU</a>' in page
-    assert "94 % busy" in page and "31 % busy" in page and "free" in page
+    assert "94% busy" in page and "31% busy" in page and "free" in page
     assert "not known" in page, "a GPU that tells nothing is not idle"
     assert "silent since" in page and "1 of 2" in page, "what is silent offers nothing"
     with Session(engine) as session, session.begin():

@@ -62,7 +62,7 @@ def test_runs_of_every_kind(four: dict[str, Story]) -> None:
     for state in ("queued", "running", "succeeded", "failed"):
         assert f"</i>{state}</span>" in page
     assert names(app) == ["broke", "done", "works", "waits"]
-    assert "Pilot-Commit" in page and "40,000" in page and "step 6 of 60" in page
+    assert "Pilot-Commit" in page and "40k" in page and "step 6 of 60" in page
     assert 'title="Out of &lt;memory&gt;. Read its log' in page, "the reason, escaped"
     assert '<span class="pc-tag">baseline</span>' in page and ">bob</span></span>" in page
     assert page.count("clip-path:polygon") == 2, "accuracy of those that were evaluated twice"

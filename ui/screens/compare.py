@@ -111,7 +111,7 @@ def _content(question: Question) -> None:
         _heading("Accuracy", f"held-out, against {AXES[question.by]}{seeds}")
         compared.chart(found, question.by)
     _table(found)
-    left, right = st.columns(2, border=True)
+    left, right = st.container(key="panels-of-tables").columns(2, border=True)
     with left:
         _heading("Buckets", "where the prompts lie now")
         _shares(found, {name: b.colour for name, b in palette.BUCKETS.items()}, _buckets)
@@ -155,11 +155,12 @@ def _table(found: Comparison) -> None:
                     st.download_button(
                         label, made, name, kind, icon=":material/download:", help=words, on_click="ignore"
                     )
+        unit, per_hour = text.unit_of_hours(max((group.to_target.hours or 0.0 for group in found.groups), default=0.0))
         head = [
-            "group", "runs", "rollouts", "tokens", "steps", "hours",
+            "group", "runs", "rollouts", "tokens", "steps", f'<span title="{unit} that trainers ran">{unit}</span>',
             f"times fewer {found.by} than {escape(base.name)}", "accuracy", "best", "variance",
         ]  # fmt: skip
-        rows = [_group_row(at, group, found) for at, group in enumerate(found.groups)]
+        rows = [_group_row(at, group, found, per_hour) for at, group in enumerate(found.groups)]
         blocks.table(head, rows, right=range(1, len(head)), caption="What each group spent until the target")
 
 
@@ -169,15 +170,17 @@ def _set_baseline(found: Comparison) -> None:
     st.query_params["baseline"] = str(found.groups[at].runs[0])
 
 
-def _group_row(at: int, group: RunGroup, found: Comparison) -> list[str]:
+def _group_row(at: int, group: RunGroup, found: Comparison, per_hour: float) -> list[str]:
     seeds = f"seeds {', '.join(map(str, group.seeds))}"
     reached = f"{group.reached} of {len(group.runs)} reach it"
     never = '<span class="pc-faint">never</span>'
-    costs = [never if cost is None else text.hover(cost) for cost in group.to_target.model_dump().values()]
+    cost = group.to_target
+    costs = [never if spent is None else text.hover(spent) for spent in (cost.rollouts, cost.tokens, cost.steps)]
+    lasted = never if cost.hours is None else text.fixed(cost.hours * per_hour, 2)
     return [
-        _dot(at, group.name), f'<span title="{seeds}; {reached}">{reached}</span>', *costs,
+        _dot(at, group.name), f'<span title="{seeds}; {reached}">{reached}</span>', *costs, lasted,
         "baseline" if at == found.baseline else _ratio(group), text.percent(group.accuracy),
-        text.percent(group.best_accuracy), text.hover(group.reward_variance),
+        text.percent(group.best_accuracy), text.fixed(group.reward_variance, 3),
     ]  # fmt: skip
 
 
@@ -219,9 +222,7 @@ def _shares(found: Comparison, colours: dict[str, str], counts: Callable[[Compar
         total = sum(each.values())
         bar = "".join(f'<i style="flex:{each[n]};background:{colours[n]}" title="{n}"></i>' for n in shown if each[n])
         words = ", ".join(f"{each[n]:,} {n}" for n in shown)
-        cells = [
-            f'<span title="{each[n]:,}">{text.percent(each[n] / total, 0) if total else "–"}</span>' for n in shown
-        ]
+        cells = [f'<span title="{each[n]:,}">{escape(text.share(each[n], total))}</span>' for n in shown]
         rows.append([
             _dot(at, group.name),
             f'<span class="pc-stack" role="img" aria-label="{words}" title="{words}">{bar}</span>', *cells,
@@ -248,7 +249,10 @@ def _value(value: Any) -> str:
 
 
 def _runs(found: Comparison) -> None:
-    with st.expander(f"The {len(found.runs)} runs", expanded=False), st.container(horizontal=True):
+    with (
+        st.expander("The run" if len(found.runs) == 1 else f"The {len(found.runs)} runs", expanded=False),
+        st.container(horizontal=True),
+    ):
         for run in found.runs:
             label = f"{text.markdown(run.run.name)}, seed {run.config.get('seed', 0)} ({run.run.state})"
             st.page_link("screens/run.py", label=label, query_params={"run": str(run.run.id)})

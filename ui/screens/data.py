@@ -78,14 +78,14 @@ def _one(stored: PromptSetDetail) -> None:
         f"{stored.mapping}."
     )
     meters = [
-        blocks.meter("Prompts", text.hover(stored.n_prompts)),
-        blocks.meter("Size", text.size(stored.n_bytes)),
+        blocks.meter("prompts", text.hover(stored.n_prompts)),
+        blocks.meter("size", text.size(stored.n_bytes)),
         blocks.meter(
-            "Longest",
+            "longest prompt",
             text.hover(stored.report.longest),
             "tokens" if stored.report.longest else stored.report.length.removeprefix("length: "),
         ),
-        blocks.meter("Runs", text.hover(stored.n_runs)),
+        blocks.meter("runs that use it", text.hover(stored.n_runs) if stored.n_runs else "none"),
     ]
     st.html(f'<div class="pc-meters pc-few">{"".join(meters)}</div>')
     if stored.runs:
@@ -103,10 +103,10 @@ def _rows(stored: PromptSetDetail) -> None:
     with st.container(key="whole-table"):
         _prompts(part.rows, f"Prompts {offset + 1:,} to {offset + len(part.rows):,}, by id")
     with st.container(horizontal=True, horizontal_alignment="right"):
-        if st.button("Before", icon=":material/chevron_left:", disabled=offset == 0):
+        if st.button("Back", icon=":material/chevron_left:", disabled=offset == 0):
             st.session_state[key] = max(0, offset - ROWS)
             st.rerun()
-        if st.button("After", icon=":material/chevron_right:", disabled=part.next_offset is None):
+        if st.button("Next", icon=":material/chevron_right:", disabled=part.next_offset is None):
             st.session_state[key] = part.next_offset
             st.rerun()
 
@@ -326,16 +326,14 @@ def _findings(report: PromptReport) -> None:
 
 def _prompts(rows: Sequence[PreviewRow], caption: str) -> None:
     st.caption(caption)
-    cells = [
-        [
-            f'<span title="{escape(row.text[:600])}">{escape(text.shorten(row.text, 160))}</span>',
-            f"<code>{escape(text.shorten(row.answer, 60))}</code>",
-            escape(text.shorten(", ".join(row.tags), 60)),
-            escape(row.reward or ""),
-        ]
-        for row in rows
-    ]
-    blocks.table(["prompt", "answer", "tags", "reward"], cells, caption=caption)
+    columns = {
+        "prompt": [f'<span title="{escape(r.text[:600])}">{escape(text.shorten(r.text, 160))}</span>' for r in rows],
+        "answer": [f"<code>{escape(text.shorten(row.answer, 60))}</code>" for row in rows],
+        "tags": [escape(text.shorten(", ".join(row.tags), 60)) for row in rows],
+        "reward": [escape(row.reward or "") for row in rows],
+    }
+    told = {name: cells for name, cells in columns.items() if any(cells)}  # a column that no row fills tells nothing
+    blocks.table(list(told), list(zip(*told.values(), strict=True)), caption=caption)
 
 
 render()

@@ -43,7 +43,7 @@ def _page(run: RunDetail, history: PromptHistory) -> None:
             marks.actions(run, prompt)
     if run.state not in palette.FINISHED_STATES and any(mark.applied_step is None for mark in prompt.marks):
         st.fragment(_until_marked, run_every=2)(str(run.id), prompt.id)
-    left, right = st.columns([2, 3], border=True)
+    left, right = st.container(key="panels").columns([2, 3], border=True)
     with left:
         st.html(
             '<div class="pc-heading"><h2>Text</h2></div>'
@@ -52,7 +52,7 @@ def _page(run: RunDetail, history: PromptHistory) -> None:
             f'<pre class="pc-text">{escape(prompt.answer)}</pre>'
         )
         meters = [
-            blocks.meter("success rate", text.percent(prompt.success_rate, 0), _interval(history.visits)),
+            blocks.meter("rate at last visit", text.percent(prompt.success_rate, 0), _interval(history.visits)),
             blocks.meter("visits", text.hover(prompt.visits)),
             blocks.meter("rollouts", text.hover(prompt.rollouts)),
             blocks.meter("tokens", text.hover(prompt.tokens)),
@@ -61,10 +61,10 @@ def _page(run: RunDetail, history: PromptHistory) -> None:
     with right:
         st.html(
             '<div class="pc-heading"><h2>History</h2>'
-            "<span>success rate at every visit, and its 95 % interval</span></div>"
+            "<span>success rate at every visit, and its 95% interval</span></div>"
         )
-        names = ("p_lower", "p_upper", "p_solve")
-        found = {name: lookup(run.config, f"method.{name}") for name in names}
+        names = {"p_lower": "too hard below", "p_upper": "too easy above", "p_solve": "solved from"}
+        found = {words: lookup(run.config, f"method.{name}") for name, words in names.items()}
         charts.visits(history.visits, {name: float(v) for name, v in found.items() if v is not None})
     if history.visits:
         st.fragment(_rollouts)(str(run.id), prompt.id)
@@ -88,7 +88,7 @@ def _interval(visits: list[Visit]) -> str:
     if not known:
         return "not sampled yet"
     low, high = health.wilson(known[-1].success_rate or 0.0, known[-1].n - known[-1].n_failed)
-    return f"95 %: {100 * low:.0f}–{100 * high:.0f} %"
+    return f"95% interval {100 * low:.0f}–{100 * high:.0f}%"
 
 
 def _rollouts(run_id: str, prompt_id: str) -> None:
@@ -178,7 +178,7 @@ def _visits(history: PromptHistory) -> None:
             (v.step, 1 + at),
             [
                 f"{v.step:,}", escape(v.stage), text.number(v.n), text.number(v.n_failed) if v.n_failed else "",
-                text.percent(v.success_rate, 0), text.number(v.reward_variance), text.hover(v.tokens),
+                text.percent(v.success_rate, 0), text.fixed(v.reward_variance, 3), text.hover(v.tokens),
                 blocks.bucket_chip(v.bucket), str(v.attempt),
             ],
         )

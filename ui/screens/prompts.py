@@ -30,6 +30,7 @@ SORTS = {
 }
 MARKED = {"any": "in any way", "pin": "pinned", "exclude": "excluded", "retest": "to be re-tested"}
 HEAD = ("answer", "bucket", "rate at last visit", "visits", "rollouts", "tokens", "last step")
+NUMBERS = HEAD[3:]
 
 
 def render() -> None:
@@ -65,7 +66,7 @@ def _page(run_id: str, run: RunDetail) -> None:
     with right:
         marks.for_all(run, page.total, lambda mark: client().mark_prompts(run_id, mark, **which))
     with st.container(key="prompts-table", gap=None):
-        head = "".join(f"<span>{h}</span>" for h in HEAD)
+        head = "".join(f"<span{_right(h)}>{h}</span>" for h in HEAD)
         st.html(f'<div class="pc-row pc-head"><span>prompt</span>{head}</div>')
         for row in page.prompts:
             _row(run_id, row)
@@ -104,10 +105,10 @@ def _selection(run: RunDetail) -> Selection:
         )  # fmt: skip
         marked = st.selectbox(
             "Marked", list(MARKED), format_func=MARKED.__getitem__, index=None, key="marked", bind="query-params",
-            placeholder="or not", on_change=_first_page, width=150,
+            placeholder="any or none", on_change=_first_page, width=150,
         )  # fmt: skip
         low, high = st.slider(
-            "Success rate at the last visit", 0, 100, (0, 100), format="%d %%", key="rate", bind="query-params",
+            "Success rate at the last visit", 0, 100, (0, 100), format="%d%%", key="rate", bind="query-params",
             on_change=_first_page, width=260,
         )  # fmt: skip
     return {
@@ -124,9 +125,9 @@ def _map(run: RunDetail) -> None:
     """The difficulty of the whole set: how it moved over the run, and what was spent on what."""
     bins = _bins(run)
     found = _difficulty(str(run.id), run.attempt, run.step, bins)
-    left, right = st.columns(2, border=True)
+    left, right = st.container(key="panels").columns(2, border=True)
     with left:
-        some = "" if found.every == 1 else f", of every {found.every}th step"
+        some = "" if found.every == 1 else f", of one step in {found.every}"
         st.html(
             '<div class="pc-heading"><h2>Difficulty over time</h2>'
             f"<span>success rates of judged groups{some}; stronger: more of them</span></div>"
@@ -215,11 +216,15 @@ def _row(run_id: str, row: PromptRow) -> None:
             text.hover(row.visits),
             text.hover(row.rollouts),
             text.hover(row.tokens),
-            text.number(row.step),
+            text.exact(row.step) or "–",
         )
         named = zip(HEAD, cells, strict=True)
-        body = "".join(f'<span data-label="{name}">{cell}</span>' for name, cell in named)
+        body = "".join(f'<span data-label="{name}"{_right(name)}>{cell}</span>' for name, cell in named)
         st.html(f'<div class="pc-row"><span class="pc-name-gap"></span>{body}</div>')
+
+
+def _right(column: str) -> str:
+    return ' class="pc-num"' if column in NUMBERS else ""
 
 
 def _paging(page: PromptPage, cursors: list[str | None]) -> None:

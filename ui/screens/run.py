@@ -51,7 +51,9 @@ def render() -> None:
         return
     part(_charts, CHARTS_S)
     part(_benchmarks, SPEND_S)
-    for column, draw in zip(st.columns(3, border=True), (_flow, _ledger, _taught), strict=True):
+    for column, draw in zip(
+        st.container(key="panels-below").columns(3, border=True), (_flow, _ledger, _taught), strict=True
+    ):
         with column:
             part(draw, SPEND_S)
     part(_below, CHARTS_S)
@@ -100,7 +102,7 @@ def _charts(run_id: str) -> None:
     if feed.run is None:
         return
     steps, history = _steps(feed), [feed.buckets[s] for s in sorted(feed.buckets)]
-    left, middle, right = st.columns(3, border=True)
+    left, middle, right = st.container(key="panels").columns(3, border=True)
     with left:
         _accuracy(feed)
     with middle:
@@ -215,9 +217,9 @@ def _accuracy(feed: RunFeed) -> None:
     if wanted is None:
         return
     reached = next((p for p in points if 100 * p.accuracy >= wanted), None)
-    words = f"Not at {wanted:g} % yet."
+    words = f"Not at {wanted:g}% yet."
     if reached is not None:
-        words = f"{wanted:g} % reached after {text.hover(reached.rollouts)} rollouts, at step {reached.step:,}."
+        words = f"{wanted:g}% reached after {text.hover(reached.rollouts)} rollouts, at step {reached.step:,}."
     st.html(f'<div class="pc-facts">{words}</div>')
 
 
@@ -394,13 +396,11 @@ def _speed(run: RunDetail, steps: list[StepOut]) -> None:
     )
 
 
-STEP_COLUMNS = (
-    ("trained", "trained_prompts"), ("success rate", "success_rate"), ("variance", "reward_variance"), ("loss", "loss"),
-    ("grad norm", "grad_norm"), ("entropy", "entropy"), ("clipped", "clip_fraction"),
-    ("tokens/response", "response_tokens"),
-    ("buffer", "buffer_size"), ("pilot age", "age_mean"),
+STEP_COLUMNS: tuple[tuple[str, str, int | None], ...] = (  # title, metric, decimals; None: it is a share
+    ("trained", "trained_prompts", 0), ("success rate", "success_rate", None), ("variance", "reward_variance", 3),
+    ("loss", "loss", 4), ("grad norm", "grad_norm", 2), ("entropy", "entropy", 3), ("clipped", "clip_fraction", None),
+    ("tokens each", "response_tokens", 2), ("buffer", "buffer_size", 0), ("pilot age", "age_mean", 2),
 )  # fmt: skip
-SHARES = ("success_rate", "clip_fraction")
 
 
 def _step_table(steps: list[StepOut]) -> None:
@@ -411,12 +411,12 @@ def _step_table(steps: list[StepOut]) -> None:
     rows = []
     for step in reversed(steps[-8:]):
         cells = [
-            text.percent(step.metrics.get(name)) if name in SHARES else text.hover(step.metrics.get(name))
-            for _, name in STEP_COLUMNS
+            text.percent(step.metrics.get(name)) if digits is None else text.fixed(step.metrics.get(name), digits)
+            for _, name, digits in STEP_COLUMNS
         ]
         sampled = before.get(step.step, step.rollouts if step.step == 1 else None)
         rows.append([f"{step.step:,}", str(step.epoch), text.hover(sampled), *cells, text.when(step.finished_at)])
-    head = ["step", "epoch", "rollouts", *(title for title, _ in STEP_COLUMNS), "finished"]
+    head = ["step", "epoch", "rollouts", *(title for title, _, _ in STEP_COLUMNS), "finished"]
     blocks.table(head, rows, right=range(len(head)), caption="Last steps")
 
 
@@ -446,8 +446,8 @@ def _checkpoints(run: RunDetail) -> None:
         return
     rows = [
         [
-            f"{c.step:,}" + (" <b>best</b>" if c.step == found.best_step else ""), text.percent(c.accuracy),
-            text.when(c.saved_at), text.size(c.n_bytes), str(len(c.files)),
+            ('<span class="pc-tag">best</span> ' if c.step == found.best_step else "") + f"{c.step:,}",
+            text.percent(c.accuracy), text.when(c.saved_at), text.size(c.n_bytes), str(len(c.files)),
         ]
         for c in reversed(found.checkpoints)
     ]  # fmt: skip
@@ -484,7 +484,7 @@ def _checkpoints(run: RunDetail) -> None:
 def _attempts(run: RunDetail) -> None:
     rows = [
         [
-            str(a.attempt), escape(a.host), text.number(a.from_step), text.number(a.saved_step),
+            str(a.attempt), escape(a.host), text.exact(a.from_step) or "–", text.exact(a.saved_step) or "–",
             text.when(a.started_at), text.when(a.finished_at), escape(a.outcome or "running"), escape(a.reason or ""),
         ]
         for a in run.attempts

@@ -170,7 +170,7 @@ def _cells(run: RunSummary) -> str:
         _accuracy(run),
         f'{blocks.of_budget(run.rollouts, run.rollouts_budget)}<small class="pc-under">step {run.step:,} of '
         f"{run.steps_budget:,}</small>",
-        text.hover(run.reward_variance) if run.reward_variance is not None else '<span class="pc-faint">–</span>',
+        text.fixed(run.reward_variance, 3) if run.reward_variance is not None else '<span class="pc-faint">–</span>',
         _time(run),
         f'<span title="{escape(run.created_by or "not known")}">{escape(run.created_by or "–")}</span>',
     )
