@@ -40,6 +40,8 @@ QUIET = (
 SHOTS = os.environ.get("PILOT_SHOTS")
 BEYOND = "(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=\"stMain\"]'))"
 
+# What is cut off, or scrolls sideways, within the page.
+CUT = "[...document.querySelectorAll('.pc-row, .pc-scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
 expect.set_options(timeout=30_000)  # test machines are slow at times
 
 
@@ -276,12 +278,13 @@ def test_every_page_fits(dashboard: str, browser: Browser, running: Story, tmp_p
         if path.startswith("run?"):
             expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(6)
         expect(page.get_by_text("Page not found")).to_have_count(0)
-        for width in (1440, 420):
+        for width in (1440, 1024, 420):
             page.set_viewport_size({"width": width, "height": 900})
             deadline = time.monotonic() + 15
             while (wide := page.evaluate(BEYOND)) > 0:  # charts take their new width a moment later
                 assert time.monotonic() < deadline, f"/{path} is {wide} px wider than a screen of {width}"
                 page.wait_for_timeout(100)
+            assert width < 1000 or page.evaluate(CUT) == 0, f"rows or tables of /{path} are cut off at {width} px"
             page.screenshot(path=tmp_path / f"{path.partition('?')[0] or 'runs'}-{scheme}-{width}.png")
         page.set_viewport_size({"width": 1440, "height": 900})
     background = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
