@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 class Hub(dict[str, bytes]):
     """Files by data set and path: `OWNER/NAME:PATH`. commit: what `main` is at. sizes: what it tells of files,
-    where that is not their size. refusals: (status, code) of data sets that it does not give. asked: the paths of
-    requests. before: called before a file is sent."""
+    where that is not their size. refusals: (status, code) of data sets, or of files, that it does not give. asked: the
+    paths of GET requests. before: called before a file is sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,8 @@ def serve() -> Iterator[Hub]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = unquote(self.path.split("?")[0])
-            hub.asked.append(path)
+            if self.command == "GET":
+                hub.asked.append(path)
             _, kind, *rest = path.split("/")
             repo = "/".join(rest[1:3] if kind == "api" else rest[:2])
             if repo in hub.refusals or not hub.of(repo):
@@ -65,8 +66,12 @@ def serve() -> Iterator[Hub]:
                     return self.answer(None, 404, "RevisionNotFound")
                 info = {"id": repo, "sha": hub.commit, "siblings": hub.told(repo)}
                 return self.answer(json.dumps(info).encode())
-            hub.before()
-            self.answer(hub.of(repo).get("/".join(rest[4:])), 404, "EntryNotFound")
+            name = "/".join(rest[4:])
+            if refusal := hub.refusals.get(f"{repo}:{name}"):
+                return self.answer(None, *refusal)
+            if self.command == "GET":
+                hub.before()
+            self.answer(hub.of(repo).get(name), 404, "EntryNotFound")
 
         do_HEAD = do_GET
 

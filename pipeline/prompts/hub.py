@@ -9,30 +9,29 @@ data/train-00000-of-00010.parquet and so on. Where folders have files of the sam
 Kept are $PILOT_HOME/hub/OWNER--NAME/COMMIT/, and in it a list of the split's files, written last. Each file appears in
 its place whole, so that fetches of the same split do not disturb each other, and one that broke off is gone on with.
 
-The hub is asked over plain HTTP, which takes a bound and can be stopped; `huggingface_hub` downloads to the end.
+`huggingface_hub` fetches, and takes no bound of time and no word to stop: so it does in a process of its own
+(download.py), which can be killed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from pipeline.config import pilot_home
-from pipeline.prompts.files import MAX_BYTES, READERS
 from pipeline.prompts.types import FileFault
-
-if TYPE_CHECKING:
-    import httpx
+from pipeline.sandbox import ROOT
 
 HUB_WORDS: Final = "hub:OWNER/NAME, hub:OWNER/NAME@REVISION or hub:OWNER/NAME@REVISION:SPLIT"
 HUB_PATTERN: Final = (
@@ -40,12 +39,9 @@ HUB_PATTERN: Final = (
     r"(:([A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,4}))?$"
 )
 _REF = re.compile(HUB_PATTERN)
-_NUMBERING = re.compile(r"-\d+-of-\d+$")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_ENDPOINT: Final = "https://huggingface.co"
-_SILENCE_S: Final = 20.0
-_MAX_LISTING: Final = 1 << 26  # bytes of what the hub tells about a data set
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABANDONED_S: Final = 86400.0
+_ASK_S: Final = 0.1  # how often `ending` is asked
 
 
 class HubAway(FileFault):
@@ -109,7 +105,7 @@ def hub_ref(source: str) -> HubRef | None:
 
 def fetched(ref: HubRef) -> list[Path]:
     """The split's files on disk. Raises FileFault that says how to fetch them."""
-    if not _COMMIT.fullmatch(ref.revision):
+    if not COMMIT.fullmatch(ref.revision):
         raise FileFault(
             f"names no commit, so that it could change under a run: `pilot data fetch {ref}` tells the reference to use"
         )
@@ -128,29 +124,19 @@ def fetch(ref: HubRef, bounds: Bounds = _WIDE) -> Fetched:
     with suppress(FileFault):  # a commit does not change
         if len(files := fetched(ref)) <= bounds.n_files:
             return Fetched(ref, files, new=False)
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        raise HubAway("could not be fetched: HF_HUB_OFFLINE is set")
     root = _root()
     root.mkdir(parents=True, exist_ok=True)
     for left in root.glob(".fetching-*"):  # by a process that was killed
         with suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(left)
-    with _Hub(ref, bounds) as hub, tempfile.TemporaryDirectory(prefix=".fetching-", dir=root) as scratch:
-        commit, there = hub.told()
-        pinned = ref._replace(revision=commit)
-        names = _files_of(ref, there)
-        _check(ref, [there[name] for name in names], bounds)
-        part = Path(scratch) / "part"
-        for name in names:
-            place = pinned.folder / name
-            if place.is_file() and there[name].n_bytes in (None, place.stat().st_size):
-                continue
-            hub.download(commit, name, there[name], part)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(place)
-        part.write_text(json.dumps(names), encoding="utf-8")
-        part.replace(pinned.listing)
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=root) as scratch:
+        told = _downloaded(ref, bounds, scratch)
+    if "errno" in told:
+        raise OSError(told["errno"], told["fault"])
+    if "fault" in told:
+        raise (HubAway if told["away"] else FileFault)(told["fault"])
+    pinned = ref._replace(revision=told["commit"])
     return Fetched(pinned, fetched(pinned), new=True)
 
 
@@ -158,138 +144,32 @@ def _root() -> Path:
     return pilot_home() / "hub"
 
 
-class _There(NamedTuple):
-    """A file as the hub tells of it; None: it does not tell."""
-
-    n_bytes: int | None
-    sha256: str | None
-
-
-def _files_of(ref: HubRef, there: dict[str, _There]) -> list[str]:
-    """The files of the split, in order. Raises FileFault."""
-    splits: dict[str, list[str]] = {}
-    for path in map(PurePosixPath, there):
-        # Nothing hidden: neither `..` nor what could pass for our own listing.
-        if path.suffix in READERS and not path.is_absolute() and not any(part.startswith(".") for part in path.parts):
-            name = _NUMBERING.sub("", path.stem)
-            splits.setdefault(str(path.parent / name), []).append(str(path))
-    found = [s for s in splits if s == ref.split or s.endswith(f"/{ref.split}")]
-    if len(found) == 1:
-        return sorted(splits[found[0]])
-    told = sorted(found or splits)
-    more = f" and {len(told) - 20} more" if len(told) > 20 else ""
-    names = ", ".join(told[:20]) + more or f"none; files that can be read end in {', '.join(READERS)}"
-    raise FileFault(f"has {'several splits' if found else 'no split'} {ref.split!r}; there are: {names}")
-
-
-def _check(ref: HubRef, files: list[_There], bounds: Bounds) -> None:
-    sizes = [file.n_bytes or 0 for file in files]
-    if len(files) > bounds.n_files:
-        raise bounds.refusal(f"{len(files):,} files in the split {ref.split!r}", bounds.n_files)
-    if sum(sizes) > bounds.n_bytes:
-        raise bounds.refusal(f"{sum(sizes):,} bytes in the split {ref.split!r}", bounds.n_bytes)
-    if max(sizes) > MAX_BYTES:
-        raise FileFault(
-            f"has a file of {max(sizes):,} bytes in the split {ref.split!r}; at most {MAX_BYTES:,} are read"
-        )
-
-
-class _Hub:
-    """Asked about one data set, within the bounds. Every method raises FileFault and HubAway."""
-
-    def __init__(self, ref: HubRef, bounds: Bounds) -> None:
-        import httpx
-
-        self.ref, self.bounds = ref, bounds
-        self.endpoint = (os.environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
-        self.until = time.monotonic() + bounds.seconds
-        self.left = bounds.n_bytes
-        token = _token()
-        # What redirects to another host leaves the token behind.
-        self.http = httpx.Client(
-            timeout=_SILENCE_S,
-            follow_redirects=True,
-            headers={b"Authorization": f"Bearer {token}".encode()} if token else None,
-        )
-
-    def __enter__(self) -> _Hub:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.http.close()
-
-    def told(self) -> tuple[str, dict[str, _There]]:
-        """(commit, files by their paths)."""
-        listing = bytearray()
-        for piece in self._pieces(f"/api/datasets/{self.ref.repo}/revision/{quote(self.ref.revision, '')}?blobs=true"):
-            listing += piece
-            if len(listing) > _MAX_LISTING:
-                raise FileFault(f"has too many files: the hub's list of them takes over {_MAX_LISTING:,} bytes")
-        try:
-            info = json.loads(listing)
-            files = {str(file["rfilename"]): _there(file) for file in info["siblings"]}
-            commit = str(info["sha"])
-        except (ValueError, TypeError, KeyError, AttributeError):
-            commit = ""
-        if not _COMMIT.fullmatch(commit):
-            raise HubAway(f"could not be looked up: what {self.endpoint} answers is not an answer of a hub")
-        return commit, files
-
-    def download(self, commit: str, name: str, there: _There, to: Path) -> None:
-        digest, n = hashlib.sha256(), 0
-        with to.open("wb") as out:
-            for piece in self._pieces(f"/datasets/{self.ref.repo}/resolve/{commit}/{quote(name)}"):
-                n += len(piece)
-                self.left -= len(piece)
-                if self.left < 0:
-                    raise self.bounds.refusal(f"more bytes in the split {self.ref.split!r}", self.bounds.n_bytes)
-                if n > MAX_BYTES:
-                    raise FileFault(f"has over {MAX_BYTES:,} bytes in {name}; that is the most that is read of a file")
-                digest.update(piece)
-                out.write(piece)
-        if n != (n if there.n_bytes is None else there.n_bytes) or there.sha256 not in (None, digest.hexdigest()):
-            raise HubAway(f"could not be fetched: what came of {name} is not what the hub tells of it; try again")
-
-    def _pieces(self, path: str) -> Iterator[bytes]:
-        import httpx
-
-        try:
-            with self.http.stream("GET", self.endpoint + path) as answer:
-                if answer.status_code != 200:
-                    raise self._refused(answer)
-                for piece in answer.iter_bytes():
-                    if time.monotonic() > self.until:
-                        raise HubAway(f"takes over {self.bounds.seconds:g} s to fetch")
-                    if self.bounds.ending():
-                        raise HubAway("was not fetched to its end: the process that fetches was told to stop")
-                    yield piece
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            raise HubAway(f"could not be fetched: no answer from the hub at {self.endpoint} ({why})") from None
-
-    def _refused(self, answer: httpx.Response) -> FileFault:
-        code = answer.headers.get("x-error-code", "")
-        if code == "GatedRepo":
-            return FileFault("is gated: ask its owners for access, and give whoever fetches it a token in HF_TOKEN")
-        if code == "RevisionNotFound":
-            return FileFault(f"has no revision {self.ref.revision!r}")
-        if answer.status_code in (401, 403, 404):
-            return FileFault("is not on the hub, or is private: then whoever fetches it needs a token in HF_TOKEN")
-        return HubAway(f"could not be fetched: the hub at {self.endpoint} answered {answer.status_code}")
-
-
-def _there(file: dict[str, Any]) -> _There:
-    size, sha256 = file.get("size"), (file.get("lfs") or {}).get("sha256")
-    return _There(size if isinstance(size, int) else None, sha256 if isinstance(sha256, str) else None)
-
-
-def _token() -> str | None:
-    """As `huggingface_hub` finds it: of the environment, or of `hf auth login`."""
-    if token := os.environ.get("HF_TOKEN", "").strip():
-        return token
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    path = os.environ.get("HF_TOKEN_PATH") or Path(os.environ.get("HF_HOME") or Path(cache, "huggingface"), "token")
+def _downloaded(ref: HubRef, bounds: Bounds, scratch: str) -> dict[str, Any]:
+    """What the child tells (download.main). It is gone when this returns, and dies with us. Raises HubAway."""
+    until = time.monotonic() + bounds.seconds
+    most = {"n_bytes": bounds.n_bytes, "n_files": bounds.n_files, "beyond": bounds.beyond}
+    ask = json.dumps({"ref": ref, "bounds": most, "scratch": scratch, "parent": os.getpid()})
+    # -I: neither the current folder nor PYTHONPATH decide what it imports.
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipeline.prompts.download import main; main()"
+    settings = dict.fromkeys(("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
+    settings |= {"HF_HUB_VERBOSITY": "error", "HF_XET_CACHE": f"{scratch}/xet"}
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-c", start, ask], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        env=os.environ | settings, start_new_session=True,
+    )  # fmt: skip
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8").strip() or None
-    except (OSError, ValueError, RuntimeError):
-        return None
+        while True:
+            if bounds.ending():
+                raise HubAway("was not fetched to its end: the process that fetches was told to stop")
+            with suppress(subprocess.TimeoutExpired):
+                told, _ = child.communicate(timeout=max(0.0, min(_ASK_S, until - time.monotonic())))
+                break
+            if time.monotonic() >= until:
+                raise HubAway(f"takes over {bounds.seconds:g} s to fetch")
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    if child.returncode != 0:
+        raise HubAway(f"could not be fetched: the process that fetches broke off (exit status {child.returncode})")
+    return dict(json.loads(told))

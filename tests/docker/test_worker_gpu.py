@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +26,17 @@ def test_the_gpu_lock_file_has_the_platform_and_verls_own_pins() -> None:
     assert {name: gpu.get(name) for name in platform} == platform
     assert (gpu["verl"], gpu["vllm"], gpu["torch"], gpu["transformers"]) == ("0.9.1", "0.24.0", "2.11.0", "5.9.0")
     assert "flash-attn" not in gpu, "it is compiled in the image"
+
+
+def test_the_platforms_lock_file_is_complete() -> None:
+    """Its images install nothing else, while a checkout has torch's packages beside it, and `pip check` sees both."""
+    platform = pins("platform.txt")
+    assert "huggingface-hub" in platform, "the API fetches data sets"
+    for name in platform:
+        for requirement in map(Requirement, metadata.requires(name) or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                needed = canonicalize_name(requirement.name)
+                assert needed in platform and platform[needed] in requirement.specifier, f"{name} needs {requirement}"
 
 
 def test_the_image_does_not_run_as_root_and_tells_its_health() -> None:

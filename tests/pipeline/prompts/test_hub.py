@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.prompts import Bounds, FileFault, HubAway, HubRef, fetch_hub, hub_ref
 from pipeline.prompts.hub import fetched
+from pipeline.sandbox import ROOT
 from tests.hub import Hub
 
 AB = HubRef("a/b")
@@ -43,20 +47,64 @@ def test_what_is_here_is_not_asked_for_again(shards: Hub, home: Path) -> None:
 
 
 def test_a_fetch_that_breaks_off_leaves_nothing_half(shards: Hub, home: Path) -> None:
-    second = "a/b:data/train-00001-of-00002.jsonl"
-    shards.sizes[second] = 700
-    with pytest.raises(HubAway, match="what came of data/train-00001-of-00002.jsonl is not what the hub tells of it"):
-        fetch_hub(AB)
+    sent: list[Hub] = []
+    waiting, go_on = threading.Event(), threading.Event()
+
+    def before() -> None:
+        sent.append(shards)
+        if len(sent) == 2:
+            waiting.set()
+            go_on.wait(20)
+
+    shards.before = before
+    with pytest.raises(HubAway, match="told to stop"):
+        fetch_hub(AB, Bounds(ending=waiting.is_set))
+    go_on.set()
     with pytest.raises(FileFault, match="has not been fetched here"):
         fetched(PINNED)
     assert left(home) == [f"a--b/{'a' * 40}/data/train-00000-of-00002.jsonl"]
-    shards.sizes.clear()
     shards.asked.clear()
     assert fetch_hub(AB).files[1].read_bytes() == b"second"
     assert len(shards.downloads) == 1, "it goes on from the files that are whole"
-    stopping = Bounds(ending=lambda: True)
-    with pytest.raises(HubAway, match="told to stop"):
-        fetch_hub(HubRef("a/b", split="test"), stopping)
+
+
+def test_who_fetches_ends_with_who_asked(shards: Hub, home: Path) -> None:
+    """Else it would go on beyond its bounds."""
+    waiting, go_on = threading.Event(), threading.Event()
+    shards.before = lambda: (waiting.set(), go_on.wait(20))
+    with subprocess.Popen([ROOT / "pilot", "data", "fetch", "hub:a/b"]) as asked:
+        assert waiting.wait(60)
+        ours = psutil.Process(asked.pid).children(recursive=True)
+        (child,) = [p for p in ours if "pipeline.prompts.download" in " ".join(p.cmdline())]
+        for process in (asked, *ours):
+            if process.pid != child.pid:
+                process.kill()
+        child.wait(20)
+    go_on.set()
+
+
+def test_who_fetches_needs_no_torch() -> None:
+    """The API's image has none."""
+    seen = "import sys, pipeline.prompts.download; print({'torch', 'transformers'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", seen], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_offline(shards: Hub, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = fetch_hub(AB)
+    shards.asked.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch_hub(done.ref).files == done.files
+    with pytest.raises(HubAway, match="HF_HUB_OFFLINE is set"):
+        fetch_hub(AB)
+    assert shards.asked == []
+
+
+def test_a_disk_that_takes_nothing_is_no_fault_of_the_hub(shards: Hub, home: Path) -> None:
+    (home / "hub" / "a--b").mkdir(parents=True)
+    (home / "hub" / "a--b" / ("a" * 40)).write_text("in the way")
+    with pytest.raises(OSError, match="exists|Not a directory"):
+        fetch_hub(AB)
 
 
 def test_several_at_once(shards: Hub, home: Path) -> None:
@@ -85,10 +133,14 @@ def test_too_much_that_the_hub_does_not_tell_is_stopped(shards: Hub, home: Path)
     shards.sizes = dict.fromkeys(shards, None)
     with pytest.raises(FileFault, match="has more bytes in the split .train.; at most 10 are taken here"):
         fetch_hub(AB, Bounds(n_bytes=10))
+    shards["a/b:data/test.jsonl"] = b" " * (2 << 20)
+    with pytest.raises(FileFault, match="has more bytes in a file of the split .test.; at most 10 are taken here"):
+        fetch_hub(AB._replace(split="test"), Bounds(n_bytes=10))
     with pytest.raises(HubAway, match="takes over 0 s to fetch"):
         fetch_hub(AB, Bounds(seconds=0))
     with pytest.raises(FileFault, match="has not been fetched"):
         fetched(PINNED)
+    assert not any("test" in path for path in left(home)), "nothing of it stays"
 
 
 def test_what_the_hub_does_not_give(shards: Hub, home: Path) -> None:
@@ -101,6 +153,12 @@ def test_what_the_hub_does_not_give(shards: Hub, home: Path) -> None:
         with pytest.raises(FileFault, match=message) as caught:
             fetch_hub(AB)
         assert type(caught.value) is kind
+    shards.refusals = {"a/b:data/train-00001-of-00002.jsonl": (403, "GatedRepo")}
+    with pytest.raises(FileFault, match="is gated"):  # the hub lists the files of a gated data set to everybody
+        fetch_hub(AB)
+    shards.refusals = {"a/b:data/train-00001-of-00002.jsonl": (451, "")}
+    with pytest.raises(HubAway, match="answered 451"):
+        fetch_hub(AB)
     shards.refusals.clear()
     with pytest.raises(FileFault, match="has no revision 'v2'"):
         fetch_hub(HubRef("a/b", "v2"))
