@@ -16,18 +16,20 @@ import pytest
 
 from db.slots import Device
 from pipeline.checkpoint import load_state
+from pipeline.config import load_config
 from pipeline.engines.verl.start import scratch_of
 from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
     CheckpointSaved,
     EvaluationFinished,
+    MarksApplied,
     StepFinished,
     events_path,
     read_events,
 )
-from pipeline.prompts import prompt_id
-from pipeline.rundir import checkpoints, evaluation_folder
+from pipeline.prompts import load_run_prompts, prompt_id
+from pipeline.rundir import MARKS, checkpoints, evaluation_folder
 from worker import devices, host
 
 pytestmark = pytest.mark.timeout(1500)
@@ -130,9 +132,17 @@ def test_killed_resumed_stopped(configure, tmp_path):
     step, folder = checkpoints(run_dir)[-1]
     saved = load_state(folder)
 
-    # 3. Resumed again, and stopped as a user would.
+    # 3. Resumed again, with marks of prompts, and stopped as a user would.
+    trained = next(
+        v.prompt_id for e in reversed(first + second) for v in getattr(e, "visits", ()) if v.stage == "commit"
+    )
+    prompts = load_run_prompts(load_config(run_dir / "config.json"))[0].prompts
+    waiting = [prompts[entry["prompt"]].id for entry in saved["allocator"]["buffer"]]
+    shut_out = [p for p in [*waiting, *(prompt.id for prompt in prompts)] if p != trained][:30]
+    wished = [[1, "pin", trained], *([2 + i, "exclude", p] for i, p in enumerate(shut_out))]
+    (run_dir / MARKS).write_text(json.dumps({"marks": wished}))
     process = start(run_dir, 3)
-    wait_until(lambda: of(StepFinished, events(run_dir, 3)), process, run_dir, 3)
+    wait_until(lambda: any(map(pilots, marked_steps(events(run_dir, 3))[1:])), process, run_dir, 3)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 0, (run_dir / "log3.txt").read_text()[-3000:]
     third = events(run_dir, 3)
@@ -141,6 +151,11 @@ def test_killed_resumed_stopped(configure, tmp_path):
         of(AttemptStarted, second)[0].lost.rollouts if step not in {e.step for e in of(StepFinished, second)} else 0
     )
     check_resumed(third, step, standing, saved, booked)
+    (applied,) = of(MarksApplied, third)
+    assert [list(mark) for mark in applied.marks] == wished
+    under_marks = marked_steps(third)
+    assert not {v.prompt_id for e in under_marks for v in e.visits} & {*shut_out}, "excluded: neither pilot nor commit"
+    assert next(filter(None, map(pilots, under_marks)))[0] == trained, "pinned: first, although it had its turn"
     last = third[-1]
     assert isinstance(last, AttemptFinished) and last.outcome == "stopped", last
     assert checkpoints(run_dir)[-1][0] == last.step == of(StepFinished, third)[-1].step
@@ -160,6 +175,15 @@ def test_killed_resumed_stopped(configure, tmp_path):
     sampled = [row["accuracy"] for row in rows if not row["greedy"]]
     assert len(rows) == 36 and sum(sampled) / len(sampled) == pytest.approx(held_out.accuracy)
     check_nothing_left(own)
+
+
+def marked_steps(found):
+    """Those that ended under the marks."""
+    return [e for mark in of(MarksApplied, found) for e in of(StepFinished, found) if e.step >= mark.step]
+
+
+def pilots(step):
+    return [v.prompt_id for v in step.visits if v.stage == "pilot"]
 
 
 def check_nothing_left(run_dir):
