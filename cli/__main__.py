@@ -94,7 +94,9 @@ def audit_log(
     success: Annotated[str | None, typer.Option(metavar="COLUMN", help="What tells right (1) from wrong (0).")] = None,
     success_at: Annotated[float | None, typer.Option(help="Right is a reward of at least this.")] = None,
     n: Annotated[int | None, typer.Option(help="Rollouts per prompt of GRPO, PODS, DAPO [default: as logged].")] = None,
-    n_pilot: Annotated[int | None, typer.Option(help="Pilots per prompt [default: a quarter of n].")] = None,
+    n_pilot: Annotated[
+        int | None, typer.Option(help="Pilots per prompt [default: a quarter of n, at least 2].")
+    ] = None,
     n_commit: Annotated[int | None, typer.Option(help="Commits per prompt [default: the rest of n].")] = None,
     p_lower: Annotated[float, typer.Option(help="Pilot-Commit defers below this success rate.")] = 0.125,
     p_upper: Annotated[float, typer.Option(help="It skips above this.")] = 0.75,

@@ -31,7 +31,9 @@ class AuditSettings(BaseModel):
         le=4096,
         description="Rollouts of a prompt in GRPO, DAPO and PODS; left out: the most common logged.",
     )
-    n_pilot: int | None = Field(None, ge=1, le=4096, description="Pilots of a prompt; left out: a quarter of n.")
+    n_pilot: int | None = Field(
+        None, ge=1, le=4096, description="Pilots of a prompt; left out: a quarter of n, at least 2."
+    )
     n_commit: int | None = Field(None, ge=1, le=4096, description="Its commits; left out: the rest of n.")
     p_lower: float = Field(0.125, ge=0, le=1, description="Below: deferred, too hard.")
     p_upper: float = Field(0.75, ge=0, le=1, description="Above: skipped, too easy.")

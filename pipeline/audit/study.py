@@ -82,7 +82,8 @@ def study(path: Path, settings: AuditSettings, tell: Callable[[int, int], None] 
 def _filled(given: AuditSettings, groups: Groups) -> AuditSettings:
     """The settings with what follows the log."""
     n = given.n or max(2, _most_common(groups.n + groups.n_failed))
-    n_pilot = given.n_pilot or max(1, n - given.n_commit if given.n_commit else round(n / 4))
+    # Of a single pilot the variance is zero whatever the prompt, and none would be committed.
+    n_pilot = given.n_pilot or max(2, n - given.n_commit if given.n_commit else round(n / 4))
     batch = int(np.median(np.unique(groups.step, return_counts=True)[1]))
     return given.model_copy(
         update={

@@ -101,7 +101,7 @@ def _settings(of_files: bool) -> dict[str, Any]:
             chosen["replays"] = _whole("Replays of each method", "20, fewer on large logs")
         with right:
             chosen["n"] = _whole("Rollouts per prompt: GRPO, PODS, DAPO", "as logged", 2)
-            chosen["n_pilot"] = _whole("Pilots per prompt", "a quarter of them")
+            chosen["n_pilot"] = _whole("Pilots per prompt", "a quarter of them, at least 2")
             chosen["n_commit"] = _whole("Commits per prompt", "the rest")
             chosen["p_lower"] = st.number_input("Deferred below", 0.0, 1.0, 0.125, format="%g")
             chosen["p_upper"] = st.number_input("Skipped above", 0.0, 1.0, 0.75, format="%g")

@@ -69,6 +69,14 @@ def test_nothing_to_save_where_every_group_is_mixed(tmp_path: Path) -> None:
     assert pilot_commit.saved and pilot_commit.saved.median <= 0, "pilots cost, and there is nothing to avoid"
 
 
+@pytest.mark.parametrize(("n", "pilots", "commits"), [(2, 2, 1), (3, 2, 1), (4, 2, 2), (16, 4, 12)])
+def test_pilot_commit_can_tell_a_mixed_prompt_by_its_pilots(tmp_path: Path, n: int, pilots: int, commits: int) -> None:
+    """A single pilot is always all right or all wrong."""
+    report = audited(tmp_path, logs.stream(12, 4, n, (n // 2,)))
+    assert (report.settings.n_pilot, report.settings.n_commit) == (pilots, commits)
+    assert report.methods[-1].fates["trained"] > 0
+
+
 def test_a_log_that_teaches_nothing(tmp_path: Path) -> None:
     report = audited(tmp_path, logs.stream(4, 2, 4, (0, 4)))
     assert report.zero_variance == 1.0 and report.per_mixed is None
