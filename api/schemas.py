@@ -345,7 +345,9 @@ class Ledger(BaseModel):
 
     sampled: FateCount
     fates: list[FateCount]
-    evaluation: list[BenchmarkSpend] = Field([], description="What evaluation has sampled, lost attempts included.")
+    evaluation: list[BenchmarkSpend] = Field(
+        [], description="What evaluation has sampled; of a benchmark that was cut short, at most."
+    )
 
 
 class BenchmarkSpend(BaseModel):
@@ -704,7 +706,9 @@ class CheckpointEvaluation(BaseModel):
     attempt: int = Field(description="Above 1: it began again after its process or its host was lost.")
     seconds: float = Field(description="How long it has run, all attempts together.")
     gpu_hours: float = Field(description="`seconds` on each of its engine's GPUs; the CPU counts as one.")
-    rollouts: int = Field(description="Sampled by it; the run's ledger has them under evaluation.")
+    rollouts: int = Field(
+        description="Sampled by it, at most where it was cut short; the run's ledger has them under evaluation."
+    )
     tokens: int
     results: list[BenchmarkOut] = Field(description="Empty until it has succeeded.")
 

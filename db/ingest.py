@@ -278,46 +278,63 @@ def finish_attempts(
 
 
 def _book_unfinished(session: Session, run: Run) -> None:
-    """What attempts may have sampled of the step after the run's last one is lost."""
+    """What attempts may have sampled of the step after the run's last one is lost, and what they may have sampled of an
+    evaluation is spent."""
     session.flush()
     unfinished = session.scalars(
         sa.select(Attempt)
-        .where(Attempt.run_id == run.id, Attempt.open_rollouts > 0)
+        .where(Attempt.run_id == run.id)
+        .where((Attempt.open_rollouts > 0) | (Attempt.open_evaluation != sa.literal({}, JSONB)))
         .execution_options(populate_existing=True)
     ).all()
     for attempt in unfinished:
-        lost = insert(LedgerEntry).values(
-            run_id=run.id,
-            attempt=attempt.attempt,
-            step=run.step + 1,
-            fate="lost",
-            rollouts=attempt.open_rollouts,
-            tokens=attempt.open_tokens,
-        )
-        session.execute(lost)
-        run.rollouts += attempt.open_rollouts
-        run.tokens += attempt.open_tokens
-        attempt.open_rollouts = attempt.open_tokens = 0
+        attempt.booked = {name: getattr(attempt, name) for name in _OPEN} | {"step": run.step + 1}
+        _book(session, run, attempt.open_evaluation, 1)
+        if attempt.open_rollouts:
+            lost = {"rollouts": attempt.open_rollouts, "tokens": attempt.open_tokens}
+            key = {"run_id": run.id, "attempt": attempt.attempt, "step": run.step + 1, "fate": "lost"}
+            session.execute(sa.insert(LedgerEntry), [key | lost])
+            run.rollouts += attempt.open_rollouts
+            run.tokens += attempt.open_tokens
+        attempt.open_rollouts, attempt.open_tokens, attempt.open_evaluation = 0, 0, {}
     if unfinished:
         run.fates = _summed(session, run)
-    _book_unfinished_evaluations(session, run)
     session.flush()
 
 
-def _book_unfinished_evaluations(session: Session, run: Run) -> None:
-    """Order of locks: the row of an evaluation on demand, which the caller holds, then its run's."""
-    nothing = sa.literal({}, JSONB)
-    unfinished = session.scalars(
-        sa.select(Attempt)
-        .where(Attempt.run_id == run.id, Attempt.open_evaluation != nothing)
-        .execution_options(populate_existing=True)
-    ).all()
-    for attempt in unfinished:
-        most = [{"name": name, **spend} for name, spend in attempt.open_evaluation.items()]
-        values = {f"eval_{kind}": sum(spend[kind] for spend in most) for kind in ("rollouts", "tokens")}
-        for spender in (run, *([runs.locked(session, run.evaluates)] if run.evaluates else [])):
-            _add_eval_spend(spender, values | {"benchmarks": most})
-        attempt.open_evaluation = {}
+def reopen(session: Session, run: Run, attempt: Attempt) -> None:
+    """The attempt was taken for over, and tells more: what was booked of its unfinished work is under way again."""
+    booked = attempt.booked
+    if not booked:
+        return
+    session.execute(
+        sa.delete(LedgerEntry).where(
+            LedgerEntry.run_id == run.id, LedgerEntry.attempt == attempt.attempt, LedgerEntry.fate == "lost",
+            LedgerEntry.step == booked["step"],
+        )
+    )  # fmt: skip
+    run.rollouts -= booked["open_rollouts"]
+    run.tokens -= booked["open_tokens"]
+    run.fates = _summed(session, run)
+    _book(session, run, booked["open_evaluation"], -1)
+    for name in _OPEN:
+        setattr(attempt, name, booked[name])
+    attempt.booked = {}
+
+
+_OPEN = ("open_rollouts", "open_tokens", "open_evaluation")
+
+
+def _book(session: Session, run: Run, evaluation: Mapping[str, Mapping[str, int]], sign: int) -> None:
+    """With the run, and with the one that it evaluates. Order of locks: the row of an evaluation on demand, which the
+    caller holds, then its run's."""
+    if not evaluation:
+        return
+    kinds = ("rollouts", "tokens")
+    most = [{"name": name, **{kind: sign * spent[kind] for kind in kinds}} for name, spent in evaluation.items()]
+    values = {f"eval_{kind}": sign * sum(spent[kind] for spent in evaluation.values()) for kind in kinds}
+    for spender in (run, *([runs.locked(session, run.evaluates)] if run.evaluates else [])):
+        _add_eval_spend(spender, values | {"benchmarks": most})
 
 
 def _summed(session: Session, run: Run) -> dict[str, list[int]]:

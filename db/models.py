@@ -129,6 +129,7 @@ class Attempt(Base):
 
     open_rollouts, open_tokens: at most what the step under way may have sampled, until it is finished.
     open_evaluation: what the one under way has spent at most, {benchmark: {"rollouts": , "tokens": }}.
+    booked: all three, as they were booked when the attempt was taken for over.
     seconds: how long the trainer ran, by its supervisor's count; of a running one see its lease.
     """
 
@@ -144,6 +145,7 @@ class Attempt(Base):
     open_rollouts: Mapped[int] = mapped_column(BigInteger, server_default="0")
     open_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     open_evaluation: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    booked: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     seconds: Mapped[float] = mapped_column(server_default="0")
     started_at: Mapped[dt.datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[dt.datetime | None]

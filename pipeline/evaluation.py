@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipeline.config import HELD_OUT, Benchmark
 from pipeline.estimators import average, budgets, majority, mean_and_error, mean_of_means, pass_at
-from pipeline.events import BenchmarkResult, BenchmarkStarted, Count, EvaluationFinished
+from pipeline.events import BenchmarkResult, Count, EvaluationFinished, EvaluationProgress
 from pipeline.prompts import Prompt, PromptSet
 from pipeline.rewards import Scorer, canonical
 
@@ -81,7 +81,7 @@ def evaluate(
     benchmarks: Sequence[tuple[Benchmark, PromptSet]],
     step: int,
     folder: Path | None,
-    tell: Callable[[BenchmarkStarted], None],
+    tell: Callable[[EvaluationProgress], None],
     max_new_tokens: int,
     rollouts_spent: int = 0,
 ) -> EvaluationFinished:
@@ -92,12 +92,18 @@ def evaluate(
     """
     start = time.perf_counter()
     results: list[BenchmarkResult] = []
+    spent: dict[str, Count] = {}
     for benchmark, prompts in benchmarks:
         most = _n_rollouts(benchmark, prompts)
-        spent = {r.name: Count(rollouts=r.rollouts, tokens=r.tokens) for r in results}
-        spent[benchmark.name] = Count(rollouts=most, tokens=most * max_new_tokens)
-        tell(BenchmarkStarted(step=step, spent=spent))
-        results.append(measure(engine, benchmark, prompts, step, folder))
+        tell(
+            EvaluationProgress(
+                step=step, spent=spent | {benchmark.name: Count(rollouts=most, tokens=most * max_new_tokens)}
+            )
+        )
+        result = measure(engine, benchmark, prompts, step, folder)
+        spent[result.name] = Count(rollouts=result.rollouts, tokens=result.tokens)
+        results.append(result)
+    tell(EvaluationProgress(step=step, spent=spent))
     first, *others = results
     if first.name != HELD_OUT or first.greedy_accuracy is None:
         raise ValueError(f"the first benchmark is {first.name!r}; it must be {HELD_OUT!r}, with greedy responses")

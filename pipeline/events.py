@@ -160,13 +160,14 @@ class BenchmarkResult(BaseModel):
     seconds: float
 
 
-class BenchmarkStarted(Event):
-    """An evaluation comes to its next benchmark. spent: by those before it, and by this one at most.
+class EvaluationProgress(Event):
+    """An evaluation comes to its next benchmark, or has come through the last one. spent: by those that are done, and
+    at most by the one that begins.
 
     Should the evaluation never finish, this is booked as what it has spent.
     """
 
-    type: Literal["benchmark_started"] = "benchmark_started"
+    type: Literal["evaluation_progress"] = "evaluation_progress"
     step: int
     spent: dict[str, Count]
 
@@ -217,7 +218,7 @@ AnyEvent = Annotated[
     | MarksApplied
     | SamplingStarted
     | StepFinished
-    | BenchmarkStarted
+    | EvaluationProgress
     | EvaluationFinished
     | CheckpointSaved
     | AttemptFinished,

@@ -143,7 +143,7 @@ def ledger_table(
     def row(fate: FateCount, name: str) -> list[str]:
         share = f'title="{text.percent(fate.rollouts / max(1, total.rollouts))} of all, {text.exact(fate.rollouts)}"'
         cost = hours * (fate.tokens / total.tokens if total.tokens else 0.0)
-        money = [] if price is None else [text.hundredths(cost * price)]
+        money = [] if price is None else [escape(text.hundredths(cost * price))]
         rollouts = f"<span {share}>{text.number(fate.rollouts)}</span>"
         lasted = f'<span title="{cost:.6f} hours">{escape(text.hundredths(cost * per_hour))}</span>'
         return [name, rollouts, text.hover(fate.tokens), lasted, *money]

@@ -38,8 +38,8 @@ def answers() -> bool:
         _client(_url(), st.session_state.get("token") or _given_token(), PROBE_S).me()
     except ApiUnreachable:
         return False
-    except ApiError:
-        return True  # whatever it refuses, it says so to whoever asks next
+    except ApiError as error:
+        return error.problem.status < 500  # what it refuses it says to whoever asks next
     return True
 
 

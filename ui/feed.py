@@ -119,9 +119,9 @@ class RunFeed:
             asked = [pool.submit(part, api, run) for part in (self._series, *others, self._alerts, self._history)]
             wait(asked, return_when=FIRST_EXCEPTION)
             pool.shutdown(cancel_futures=True)
-        for call in asked:
-            if not call.cancelled():
-                call.result()
+        failed = [error for call in asked if not call.cancelled() and (error := call.exception())]
+        for error in sorted(failed, key=lambda e: isinstance(e, ApiError | ApiUnreachable)):  # a fault of ours first
+            raise error
 
     def _alerts(self, api: Client, run: RunDetail) -> None:
         # A run that stalls gives no news, too: alerts are asked for from time to time.

@@ -18,9 +18,9 @@ from pipeline.events import (
     AnyEvent,
     AttemptFinished,
     AttemptStarted,
-    BenchmarkStarted,
     CheckpointSaved,
     EvaluationFinished,
+    EvaluationProgress,
     MarksApplied,
     PromptsLoaded,
     SamplingStarted,
@@ -51,6 +51,7 @@ def ingest(session: Session, run_id: uuid.UUID, attempt: int, fence: int, events
     for expected, event in enumerate(new, row.last_seq + 1):
         if event.seq != expected:
             raise EventLogBroken(f"event {expected} of attempt {attempt} is missing; {event.seq} comes next")
+    tables.reopen(session, run, row)
     steps: list[StepFinished] = []  # neighbouring steps go in together: a log that is caught up on has many
     try:
         for event in new:
@@ -89,7 +90,7 @@ def _add(session: Session, run: Run, attempt: Attempt, event: AnyEvent) -> None:
             tables.add_prompts(session, run, event.dataset, event.name, prompts)
         case MarksApplied():
             marks.applied(session, run, event.step, [mark.id for mark in event.marks])
-        case BenchmarkStarted():
+        case EvaluationProgress():
             attempt.open_evaluation = {name: count.model_dump() for name, count in event.spent.items()}
         case EvaluationFinished():
             values = event.model_dump(exclude={"type", "seq", "time"}) | {"finished_at": _instant(event.time)}

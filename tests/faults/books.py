@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from db.models import Attempt, Evaluation, LedgerEntry, PromptMove, PromptState, PromptVisit, Run, StepMetrics
 from pipeline.events import (
     AttemptStarted,
-    BenchmarkStarted,
     EvaluationFinished,
+    EvaluationProgress,
     SamplingStarted,
     StepFinished,
     events_path,
@@ -48,7 +48,7 @@ def check(session: Session, run_id: uuid.UUID, run_dir: Path) -> None:
                     sampled += sum(count.rollouts for count in event.fates.values())
                     tokens += sum(count.tokens for count in event.fates.values())
                     assert event.rollouts == sampled, "the trainer's own count"
-                case BenchmarkStarted():
+                case EvaluationProgress():
                     evaluating = sum(most.rollouts for most in event.spent.values())
                 case EvaluationFinished():
                     evaluations[event.step], evaluating = event, 0

@@ -21,9 +21,9 @@ from pipeline.evaluate import main
 from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
-    BenchmarkStarted,
     Count,
     EvaluationFinished,
+    EvaluationProgress,
     events_path,
     read_events,
 )
@@ -84,10 +84,12 @@ def test_for_the_platform_it_tells_events_and_is_what_the_run_itself_would_have_
     shutil.copy(run_dir / "config.json", tmp_path)
     code, _, err = evaluated(tmp_path, "--attempt", "2", "--of", str(run_dir), "--step", "3")
     assert code == 0, err
-    began, first, second, found, end = [event for event, _ in read_events(events_path(tmp_path, 2))]
+    began, first, second, last, found, end = [event for event, _ in read_events(events_path(tmp_path, 2))]
     assert isinstance(found, EvaluationFinished) and isinstance(end, AttemptFinished)
-    assert isinstance(first, BenchmarkStarted) and isinstance(second, BenchmarkStarted)
+    assert isinstance(first, EvaluationProgress) and isinstance(second, EvaluationProgress)
+    assert isinstance(last, EvaluationProgress)
     held_out, mini = (Count(rollouts=b.rollouts, tokens=b.tokens) for b in found.benchmarks)
+    assert last.spent == {"held-out": held_out, "mini": mini}
     assert second.spent["held-out"] == held_out and first.spent["held-out"].tokens > held_out.tokens
     assert [e.spent[n].rollouts for e, n in ((first, "held-out"), (second, "mini"))] == [
         held_out.rollouts,

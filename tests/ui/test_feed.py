@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
-from api.client import Client
+from api.client import ApiError, ApiUnreachable, Client
+from api.schemas import Problem
 from tests.api.served import ApiServer
 from tests.ui.story import Story
 from ui import feed
+from ui.connection import answers
 from ui.feed import RunFeed
 
 
@@ -123,3 +126,30 @@ def test_a_queued_run_waits_for_those_that_go_before(
     running.finish("succeeded", "all steps are done")
     waiting.refresh(client)
     assert waiting.ahead == 0 and waiting.queued_since == busy_until
+
+
+def test_a_fault_of_ours_is_not_taken_for_an_api_that_is_away(
+    client: Client, running: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else failed at the same time."""
+
+    def away(*_: Any, **__: Any) -> None:
+        time.sleep(0.2)  # the others have begun
+        raise ApiUnreachable("http://nowhere", "nobody is there")
+
+    def fault(*_: Any, **__: Any) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(client, "metrics", away)
+    monkeypatch.setattr(client, "buckets", fault)
+    with pytest.raises(KeyError, match="ours"):
+        RunFeed(str(running.id)).refresh(client)
+
+
+@pytest.mark.parametrize(("status", "back"), [(401, True), (503, False)])
+def test_an_api_whose_database_is_away_is_not_back(monkeypatch: pytest.MonkeyPatch, status: int, back: bool) -> None:
+    def refuses(_: Client) -> None:
+        raise ApiError(Problem(title="No", status=status, detail="no"))
+
+    monkeypatch.setattr(Client, "me", refuses)
+    assert answers() is back

@@ -7,10 +7,10 @@ from pipeline.events import (
     AttemptFinished,
     AttemptStarted,
     BenchmarkResult,
-    BenchmarkStarted,
     CheckpointSaved,
     Count,
     EvaluationFinished,
+    EvaluationProgress,
     PromptRecord,
     PromptsLoaded,
     SamplingStarted,
@@ -80,8 +80,8 @@ def sampling(step: int, rollouts: int = 8) -> SamplingStarted:
     return SamplingStarted(step=step, rollouts=rollouts, tokens=10 * rollouts)
 
 
-def benchmark_started(step: int, **rollouts: int) -> BenchmarkStarted:
-    return BenchmarkStarted(step=step, spent={name: Count(rollouts=n, tokens=10 * n) for name, n in rollouts.items()})
+def evaluation_progress(step: int, **rollouts: int) -> EvaluationProgress:
+    return EvaluationProgress(step=step, spent={name: Count(rollouts=n, tokens=10 * n) for name, n in rollouts.items()})
 
 
 def evaluation(step: int, accuracy: float) -> EvaluationFinished:

@@ -257,7 +257,7 @@ def test_a_repeated_evaluation_of_the_same_step_replaces_the_first(session: Sess
 
 
 def test_an_evaluation_that_never_finished_is_paid_for_at_most_as_it_told(session: Session, run_id: uuid.UUID) -> None:
-    under_way = [logs.benchmark_started(0, held=9), logs.benchmark_started(0, held=6, amc=90)]
+    under_way = [logs.evaluation_progress(0, held=9), logs.evaluation_progress(0, held=6, amc=90)]
     ingest(session, run_id, 1, 1, number([logs.started(1), *under_way]))
     run = session.get_one(Run, run_id, populate_existing=True)
     assert run.eval_rollouts == 0, "it may finish yet, and tell what it sampled"
@@ -270,6 +270,30 @@ def test_an_evaluation_that_never_finished_is_paid_for_at_most_as_it_told(sessio
     ingest(session, run_id, 3, 1, number([logs.started(3), under_way[0], logs.evaluation(0, 0.3)]))
     tables.finish_attempts(session, run, "succeeded", "done", 0)
     assert run.eval_rollouts == 96 + 8, "of one that finished what it told then"
+
+
+def test_an_attempt_that_was_taken_for_over_and_tells_more_is_booked_as_it_tells(
+    session: Session, run_id: uuid.UUID
+) -> None:
+    """The trainer of a host that was cut off writes on, until a supervisor comes to it again."""
+    step = logs.step(1, [logs.visit("p0", "committed", n=6), logs.visit("p1", "ready", n=6)])
+    log = number(
+        [
+            logs.started(1), logs.sampling(1), logs.evaluation_progress(0, held=9),
+            logs.evaluation_progress(0, held=6, amc=90), logs.evaluation(0, 0.3), step, logs.sampling(2),
+        ]
+    )  # fmt: skip
+    for known, of_evaluation, sampled in ((2, 0, 8), (3, 9, 8), (4, 96, 8), (5, 8, 8), (6, 8, step.rollouts)):
+        ingest(session, run_id, 1, 1, log[:known])
+        run = session.get_one(Run, run_id, populate_existing=True)
+        for _ in range(2):  # by the sweep, then by somebody else
+            tables.finish_attempts(session, run, "lost", "its host was gone", None)
+            assert (run.eval_rollouts, run.eval_tokens) == (of_evaluation, 10 * of_evaluation)
+            assert sum(spend["rollouts"] for spend in run.eval_spend.values()) == of_evaluation
+            assert spent(session, run_id) == (sampled, 10 * sampled)
+    ingest(session, run_id, 1, 1, log)
+    tables.begin_attempt(session, leases.owned(session, run_id, 1), 1, "host")
+    assert spent(session, run_id) == (step.rollouts + 8, 10 * (step.rollouts + 8)) and run.fates["lost"] == [8, 80]
 
 
 def test_two_runs_share_a_data_set(session: Session, run_id: uuid.UUID) -> None:

@@ -1,4 +1,4 @@
-"""What an evaluation under way samples, to be booked should it never finish."""
+"""What an evaluation under way samples, to be booked should it never finish; what was booked of unfinished work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    jsonb = postgresql.JSONB()
-    op.add_column(
-        "attempts", sa.Column("open_evaluation", jsonb, server_default=sa.text("'{}'::jsonb"), nullable=False)
-    )
+    for name in ("open_evaluation", "booked"):
+        column = sa.Column(name, postgresql.JSONB(), server_default=sa.text("'{}'::jsonb"), nullable=False)
+        op.add_column("attempts", column)
 
 
 def downgrade() -> None:
+    op.drop_column("attempts", "booked")
     op.drop_column("attempts", "open_evaluation")
