@@ -339,7 +339,10 @@ async def _fetch(query: FileQuery, source: str, caller: Caller, request: Request
     async for chunk in request.stream():
         if chunk:
             raise refused("body", None, "leave it out; `hub` names what is read")
-    beyond = f"Where the API runs, `./pilot data fetch {ref}` takes more; a run config names the data set as it tells"
+    beyond = (
+        f"Where the API runs, `./pilot data fetch {ref}` takes more, for as long as it needs; a run config names the "
+        "data set as it tells"
+    )
     bounds = Bounds(MAX_HUB, MAX_SHARDS, HUB_S, request.app.state.ending, beyond)
     try:
         fetched = await anyio.to_thread.run_sync(fetch_hub, ref, bounds, limiter=_fetchers)

@@ -1,6 +1,6 @@
 """A split of a data set is downloaded, by `huggingface_hub`: the child of hub.fetch, which kills it after its time.
 
-What the library keeps beside the files that it downloads stays in a folder that hub.fetch throws away.
+It downloads into a folder that hub.fetch throws away with what the library keeps there, when the files are in place.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import resource
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -20,17 +21,21 @@ from huggingface_hub import HfApi, errors
 
 from pipeline.lifeline import die_with
 from pipeline.prompts.files import MAX_BYTES, READERS
-from pipeline.prompts.hub import COMMIT, Bounds, HubAway, HubRef
+from pipeline.prompts.hub import COMMIT, Bounds, HubAway, HubRef, fetched
 from pipeline.prompts.types import FileFault
 
 _ENDPOINT: Final = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+_USERINFO = re.compile(r"(\w+://)?\S*@")  # of HF_ENDPOINT: a password, maybe
+_SHOWN: Final = _USERINFO.sub(r"\1", _ENDPOINT)
+_FORMATS: Final = (".parquet", ".jsonl", ".json", ".csv")  # of a split in several, the first one is taken
 _NUMBERING = re.compile(r"-\d+-of-\d+$")
 _ANSWER_S: Final = 20.0
 _BESIDE: Final = 1 << 20  # bytes, at most, of what the library notes in a file of its own
 
 
 def main() -> None:
-    """Tells {commit}, or {fault, away}, or {fault, errno} of the disk."""
+    """Tells {commit, files}, or {fault, away}, or {fault, errno} of the disk. files: those downloaded, in order; none
+    when they were here."""
     ask = json.loads(sys.argv[1])
     die_with(ask["parent"])
     ref, bounds = HubRef(*ask["ref"]), Bounds(**ask["bounds"])
@@ -38,7 +43,8 @@ def main() -> None:
     most = min(bounds.n_bytes, MAX_BYTES) + _BESIDE
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     try:
-        told: dict[str, object] = {"commit": _download(ref, bounds, Path(ask["scratch"]))}
+        commit, files = _download(ref, bounds, Path(ask["scratch"]))
+        told: dict[str, object] = {"commit": commit, "files": files}
     except Exception as error:  # whatever the library, its HTTP client and its storage client raise
         fault = _fault(error, ref, bounds)
         told = {"fault": str(fault), "away": isinstance(fault, HubAway)}
@@ -47,8 +53,7 @@ def main() -> None:
     json.dump(told, sys.stdout)
 
 
-def _download(ref: HubRef, bounds: Bounds, scratch: Path) -> str:
-    """The commit."""
+def _download(ref: HubRef, bounds: Bounds, scratch: Path) -> tuple[str, list[str]]:
     hub = HfApi(endpoint=_ENDPOINT)
     try:
         info = hub.dataset_info(ref.repo, revision=ref.revision, files_metadata=True, timeout=_ANSWER_S)
@@ -56,24 +61,19 @@ def _download(ref: HubRef, bounds: Bounds, scratch: Path) -> str:
     except (json.JSONDecodeError, TypeError, KeyError, AttributeError):
         commit, sizes = "", {}
     if not COMMIT.fullmatch(commit):  # it becomes a folder's name
-        raise HubAway(f"could not be looked up: what {_ENDPOINT} answers is not an answer of a hub")
-    pinned = ref._replace(revision=commit)
+        raise HubAway(f"could not be looked up: what {_SHOWN} answers is not an answer of a hub")
     names = _files_of(ref, sizes)
     _check(ref, [sizes[name] or 0 for name in names], bounds)
+    with suppress(FileFault):
+        fetched(ref._replace(revision=commit))
+        return commit, []
     n_bytes = 0
     for name in names:
-        place = pinned.folder / name
-        if not (place.is_file() and sizes[name] in (None, place.stat().st_size)):
-            part = hub.hf_hub_download(ref.repo, name, repo_type="dataset", revision=commit, local_dir=scratch)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, place)
-        n_bytes += place.stat().st_size
+        file = hub.hf_hub_download(ref.repo, name, repo_type="dataset", revision=commit, local_dir=scratch)
+        n_bytes += Path(file).stat().st_size
         if n_bytes > bounds.n_bytes:
             raise bounds.refusal(f"more bytes in the split {ref.split!r}", bounds.n_bytes)
-    listing = scratch / "listing"
-    listing.write_text(json.dumps(names), encoding="utf-8")
-    listing.replace(pinned.listing)
-    return commit
+    return commit, names
 
 
 def _files_of(ref: HubRef, sizes: Mapping[str, int | None]) -> list[str]:
@@ -85,9 +85,10 @@ def _files_of(ref: HubRef, sizes: Mapping[str, int | None]) -> list[str]:
         if path.suffix in READERS and not path.is_absolute() and not any(part.startswith(".") for part in path.parts):
             name = _NUMBERING.sub("", path.stem)
             splits.setdefault(str(path.parent / name), []).append(file)
-    found = [s for s in splits if s == ref.split or s.endswith(f"/{ref.split}")]
+    found = [ref.split] if ref.split in splits else [s for s in splits if s.endswith(f"/{ref.split}")]
     if len(found) == 1:
-        return sorted(splits[found[0]])
+        files = sorted(splits[found[0]])
+        return next(of for suffix in _FORMATS if (of := [f for f in files if f.endswith(suffix)]))
     told = sorted(found or splits)
     more = f" and {len(told) - 20} more" if len(told) > 20 else ""
     names = ", ".join(told[:20]) + more or f"none; files that can be read end in {', '.join(READERS)}"
@@ -95,10 +96,7 @@ def _files_of(ref: HubRef, sizes: Mapping[str, int | None]) -> list[str]:
 
 
 def _check(ref: HubRef, sizes: list[int], bounds: Bounds) -> None:
-    if len(sizes) > bounds.n_files:
-        raise bounds.refusal(f"{len(sizes):,} files in the split {ref.split!r}", bounds.n_files)
-    if sum(sizes) > bounds.n_bytes:
-        raise bounds.refusal(f"{sum(sizes):,} bytes in the split {ref.split!r}", bounds.n_bytes)
+    bounds.check(ref.split, sizes)
     if max(sizes) > MAX_BYTES:
         raise FileFault(
             f"has a file of {max(sizes):,} bytes in the split {ref.split!r}; at most {MAX_BYTES:,} are read"
@@ -120,12 +118,14 @@ def _fault(error: BaseException, ref: HubRef, bounds: Bounds) -> FileFault | OSE
     if status in (401, 403, 404) or isinstance(error, errors.HFValidationError):
         return FileFault("is not on the hub, or is private: then whoever fetches it needs a token in HF_TOKEN")
     if status is not None:
-        return HubAway(f"could not be fetched: the hub at {_ENDPOINT} answered {status}")
+        return HubAway(f"could not be fetched: the hub at {_SHOWN} answered {status}")
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
         return bounds.refusal(f"more bytes in a file of the split {ref.split!r}", min(bounds.n_bytes, MAX_BYTES))
     if isinstance(error, OSError) and error.errno:
         return error
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    if isinstance(error, httpx.HTTPError | httpx.InvalidURL):
-        return HubAway(f"could not be fetched: no answer from the hub at {_ENDPOINT} ({why})")
+    if isinstance(error, httpx.InvalidURL):  # why would quote it
+        return HubAway("could not be fetched: HF_ENDPOINT, or where it leads, is no address")
+    why = _USERINFO.sub(r"\1", (str(error).strip().splitlines() or [type(error).__name__])[0])[:200]
+    if isinstance(error, httpx.HTTPError):
+        return HubAway(f"could not be fetched: no answer from the hub at {_SHOWN} ({why})")
     return HubAway(f"could not be fetched: {why}")

@@ -6,8 +6,9 @@ without a network.
 
 A split is the name of its files without their numbering and ending: `train` is train.jsonl, or all of
 data/train-00000-of-00010.parquet and so on. Where folders have files of the same split, it is written `FOLDER/train`.
-Kept are $PILOT_HOME/hub/OWNER--NAME/COMMIT/, and in it a list of the split's files, written last. Each file appears in
-its place whole, so that fetches of the same split do not disturb each other, and one that broke off is gone on with.
+Kept are $PILOT_HOME/hub/OWNER--NAME/COMMIT/, and in it a list of the split's files, written last. The files appear
+there when all of them have come, each whole: a fetch that fails leaves nothing, and two of the same split do not
+disturb each other.
 
 `huggingface_hub` fetches, and takes no bound of time and no word to stop: so it does in a process of its own
 (download.py), which can be killed.
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -65,12 +66,12 @@ class HubRef(NamedTuple):
 
     @property
     def listing(self) -> Path:
-        return self.folder / f".{self.split.replace('/', '--')}.json"
+        return self.folder / f".{self.split.replace('/', '%2F')}.json"  # no split's name has a %
 
 
 class Bounds(NamedTuple):
     """The most that a fetch may take. n_bytes: of the split's files together. ending: asked now and then; true stops
-    the fetch. beyond: what can be done about a larger split, in words."""
+    the fetch. beyond: what can be done about a split that takes more, in words."""
 
     n_bytes: int = 8 << 30
     n_files: int = 10_000
@@ -78,15 +79,26 @@ class Bounds(NamedTuple):
     ending: Callable[[], bool] = lambda: False
     beyond: str = ""
 
+    def check(self, split: str, sizes: Sequence[int]) -> None:
+        """sizes: of its files. Raises FileFault."""
+        if len(sizes) > self.n_files:
+            raise self.refusal(f"{len(sizes):,} files in the split {split!r}", self.n_files)
+        if sum(sizes) > self.n_bytes:
+            raise self.refusal(f"{sum(sizes):,} bytes in the split {split!r}", self.n_bytes)
+
     def refusal(self, what: str, most: int) -> FileFault:
-        return FileFault(f"has {what}; at most {most:,} are taken here{self.beyond and f'. {self.beyond}'}")
+        return FileFault(f"has {what}; at most {most:,} are taken here{self.way_out}")
+
+    @property
+    def way_out(self) -> str:
+        return self.beyond and f". {self.beyond}"
 
 
 _WIDE: Final = Bounds()
 
 
 class Fetched(NamedTuple):
-    """ref: with the commit. new: it was not here before."""
+    """ref: with the commit. new: its files were downloaded."""
 
     ref: HubRef
     files: list[Path]
@@ -121,9 +133,18 @@ def fetched(ref: HubRef) -> list[Path]:
 def fetch(ref: HubRef, bounds: Bounds = _WIDE) -> Fetched:
     """The split, downloaded unless it is here. Raises FileFault: no such data set or split, or beyond the bounds;
     HubAway; OSError of the disk."""
-    with suppress(FileFault):  # a commit does not change
-        if len(files := fetched(ref)) <= bounds.n_files:
-            return Fetched(ref, files, new=False)
+    new = False
+    try:
+        files = fetched(ref)  # a commit does not change
+    except FileFault:
+        ref, new = _bring(ref, bounds)
+        files = fetched(ref)
+    bounds.check(ref.split, [file.stat().st_size for file in files])
+    return Fetched(ref, files, new)
+
+
+def _bring(ref: HubRef, bounds: Bounds) -> tuple[HubRef, bool]:
+    """The reference with the commit, whose files are here; whether they were downloaded."""
     root = _root()
     root.mkdir(parents=True, exist_ok=True)
     for left in root.glob(".fetching-*"):  # by a process that was killed
@@ -132,12 +153,20 @@ def fetch(ref: HubRef, bounds: Bounds = _WIDE) -> Fetched:
                 shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=root) as scratch:
         told = _downloaded(ref, bounds, scratch)
-    if "errno" in told:
-        raise OSError(told["errno"], told["fault"])
-    if "fault" in told:
-        raise (HubAway if told["away"] else FileFault)(told["fault"])
-    pinned = ref._replace(revision=told["commit"])
-    return Fetched(pinned, fetched(pinned), new=True)
+        if "errno" in told:
+            raise OSError(told["errno"], told["fault"])
+        if "fault" in told:
+            raise (HubAway if told["away"] else FileFault)(told["fault"])
+        pinned = ref._replace(revision=told["commit"])
+        if names := told["files"]:
+            listing = Path(scratch, ".listing")  # no file of the split is hidden
+            listing.write_text(json.dumps(names), encoding="utf-8")
+            for name in names:
+                place = pinned.folder / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                Path(scratch, name).replace(place)
+            listing.replace(pinned.listing)
+    return pinned, bool(names)
 
 
 def _root() -> Path:
@@ -152,10 +181,12 @@ def _downloaded(ref: HubRef, bounds: Bounds, scratch: str) -> dict[str, Any]:
     # -I: neither the current folder nor PYTHONPATH decide what it imports.
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipeline.prompts.download import main; main()"
     settings = dict.fromkeys(("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"), "1")
-    settings |= {"HF_HUB_VERBOSITY": "error", "HF_XET_CACHE": f"{scratch}/xet"}
+    settings |= {"HF_HUB_VERBOSITY": "error", "HF_XET_CACHE": f"{scratch}/.xet", "PILOT_HOME": str(pilot_home())}
+    # It talks to the outside, and knows no credentials of the platform.
+    given = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL") and k[:6] != "PILOT_"}
     child = subprocess.Popen(
         [sys.executable, "-I", "-c", start, ask], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        env=os.environ | settings, start_new_session=True,
+        env=given | settings, start_new_session=True,
     )  # fmt: skip
     try:
         while True:
@@ -165,7 +196,7 @@ def _downloaded(ref: HubRef, bounds: Bounds, scratch: str) -> dict[str, Any]:
                 told, _ = child.communicate(timeout=max(0.0, min(_ASK_S, until - time.monotonic())))
                 break
             if time.monotonic() >= until:
-                raise HubAway(f"takes over {bounds.seconds:g} s to fetch")
+                raise HubAway(f"takes over {bounds.seconds:g} s to fetch{bounds.way_out}")
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)

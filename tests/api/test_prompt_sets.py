@@ -252,6 +252,7 @@ def test_a_data_set_of_the_hub_is_looked_at_and_added(
     assert (found["kind"], found["rows"][0]["row"]) == ("held_out", "1 of train-00001-of-00002.parquet")
     assert len(api.get(URL).json()["prompt_sets"]) == 1, "looking keeps no set"
 
+    assert from_hub(api, 200, "/check")["hub"] == PINNED, "the branch, which is here"
     # What is added is what was looked at, whatever has become of the branch and of the hub.
     gsm8k.clear()
     added = from_hub(api, 201, name="gsm8k", hub=checked["hub"])
@@ -268,6 +269,7 @@ def test_a_data_set_of_the_hub_is_looked_at_and_added(
         ("prompt-set.upload", added["ref"]), ("prompt-set.fetch", PINNED),
     ]  # fmt: skip
     assert changes[0]["after"]["file"] == PINNED and changes[1]["after"]["files"] == 2
+    assert [c["action"] for c in changes].count("prompt-set.fetch") == 1
 
 
 def test_bad_rows_of_the_hub_are_told_and_nothing_is_kept(kept: Path, api: TestClient, gsm8k: Hub) -> None:
@@ -306,7 +308,8 @@ def test_what_the_hub_does_not_give(
     assert "at most 100 are taken here. Where the API runs, `./pilot data fetch hub:openai/gsm8k@main:main/tr" in large
     monkeypatch.setattr(routes, "MAX_HUB", 1 << 30)
     monkeypatch.setattr(routes, "HUB_S", 0.0)
-    assert "takes over 0 s to fetch" in refused("hub-unreachable", 502)
+    late = refused("hub-unreachable", 502)
+    assert "takes over 0 s to fetch. Where the API runs, `./pilot data fetch hub:openai/gsm8k@main:main/tr" in late
     monkeypatch.setattr(routes, "HUB_S", 300.0)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     away = refused("hub-unreachable", 502)

@@ -196,7 +196,7 @@ def _add_from_hub(known: Sequence[PromptSetOut]) -> None:
         query = _query(known)
     report = _report(
         (source, query), "Fetching the data set and reading it. A large one takes minutes.",
-        "Look at it again: what has come by then is not fetched twice.",
+        "Look at it again: a data set that has come whole is not fetched twice.",
         lambda: client().check_hub(st.session_state.get("data.pinned", source), **query),
     )  # fmt: skip
     if report is not None and report.hub is not None:

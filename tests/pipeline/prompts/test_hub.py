@@ -38,7 +38,7 @@ def test_what_is_here_is_not_asked_for_again(shards: Hub, home: Path) -> None:
     n = len(shards.asked)
     again = fetch_hub(done.ref)
     assert again == done._replace(new=False) and len(shards.asked) == n, "a commit does not change"
-    assert fetch_hub(AB).files == done.files and len(shards.asked) == n + 1, "a branch may; its files are here"
+    assert fetch_hub(AB) == again and len(shards.asked) == n + 1, "a branch may; its files are here, and not new"
     shards.commit = "b" * 40
     shards["a/b:data/train-00000-of-00002.jsonl"] = b"new"
     moved = fetch_hub(AB)
@@ -46,7 +46,7 @@ def test_what_is_here_is_not_asked_for_again(shards: Hub, home: Path) -> None:
     assert done.files[0].read_bytes() == b"first"
 
 
-def test_a_fetch_that_breaks_off_leaves_nothing_half(shards: Hub, home: Path) -> None:
+def test_a_fetch_that_breaks_off_leaves_nothing(shards: Hub, home: Path) -> None:
     sent: list[Hub] = []
     waiting, go_on = threading.Event(), threading.Event()
 
@@ -62,10 +62,8 @@ def test_a_fetch_that_breaks_off_leaves_nothing_half(shards: Hub, home: Path) ->
     go_on.set()
     with pytest.raises(FileFault, match="has not been fetched here"):
         fetched(PINNED)
-    assert left(home) == [f"a--b/{'a' * 40}/data/train-00000-of-00002.jsonl"]
-    shards.asked.clear()
+    assert list((home / "hub").iterdir()) == []
     assert fetch_hub(AB).files[1].read_bytes() == b"second"
-    assert len(shards.downloads) == 1, "it goes on from the files that are whole"
 
 
 def test_who_fetches_ends_with_who_asked(shards: Hub, home: Path) -> None:
@@ -136,11 +134,90 @@ def test_too_much_that_the_hub_does_not_tell_is_stopped(shards: Hub, home: Path)
     shards["a/b:data/test.jsonl"] = b" " * (2 << 20)
     with pytest.raises(FileFault, match="has more bytes in a file of the split .test.; at most 10 are taken here"):
         fetch_hub(AB._replace(split="test"), Bounds(n_bytes=10))
-    with pytest.raises(HubAway, match="takes over 0 s to fetch"):
-        fetch_hub(AB, Bounds(seconds=0))
+    with pytest.raises(HubAway, match="takes over 0 s to fetch. Elsewhere$"):
+        fetch_hub(AB, Bounds(seconds=0, beyond="Elsewhere"))
     with pytest.raises(FileFault, match="has not been fetched"):
         fetched(PINNED)
-    assert not any("test" in path for path in left(home)), "nothing of it stays"
+    assert list((home / "hub").iterdir()) == [], "nothing of it stays"
+
+
+def test_what_is_here_keeps_to_the_bounds_as_well(shards: Hub, home: Path) -> None:
+    done = fetch_hub(AB)
+    shards.sizes = dict.fromkeys(shards, None)
+    for ref in (done.ref, AB):
+        with pytest.raises(FileFault, match="has 11 bytes in the split 'train'; at most 10 are taken here"):
+            fetch_hub(ref, Bounds(n_bytes=10))
+        with pytest.raises(FileFault, match="has 2 files in the split 'train'; at most 1 are taken here"):
+            fetch_hub(ref, Bounds(n_files=1))
+
+
+def test_who_fetches_knows_no_credentials_of_the_platform(
+    shards: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "REDIS_URL", "PILOT_TOKEN", "PILOT_TOKEN_FILE", "HF_TOKEN"):
+        monkeypatch.setenv(name, "x")
+    seen: list[dict[str, str]] = []
+    shards.before = lambda: seen.extend(child.environ() for child in psutil.Process().children())
+    fetch_hub(AB)
+    ours = {"DATABASE_URL", "REDIS_URL"}
+    for environ in seen:
+        assert {k for k in environ if k in ours or k.startswith("PILOT_")} == {"PILOT_HOME"}
+    assert seen and seen[0]["HF_TOKEN"] == "x", "the hub's token is its business"
+
+
+@pytest.mark.parametrize("userinfo", ["user:secret@", "user:s@secret@", "user:s/secret@"])
+def test_a_password_of_the_endpoint_is_not_told(
+    userinfo: str, shards: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = shards.url.replace("//", f"//{userinfo}")
+
+    def fault() -> str:
+        with pytest.raises(HubAway) as caught:
+            fetch_hub(AB)
+        assert "secret" not in str(caught.value) and "user" not in str(caught.value)
+        return str(caught.value)
+
+    for endpoint in ("http://{}127.0.0.1:1", "{}127.0.0.1:1", "http://{}[::1"):
+        monkeypatch.setenv("HF_ENDPOINT", endpoint.format(userinfo))
+        assert "could not be fetched: " in fault()
+    monkeypatch.setenv("HF_ENDPOINT", given)
+    if "/" in userinfo:
+        assert "HF_ENDPOINT, or where it leads, is no address" in fault()
+        return
+    shards.refusals["a/b"] = (503, "")
+    assert f"the hub at {shards.url} answered 503" in fault()
+    shards.refusals.clear()
+    shards.commit = "x"
+    assert f"what {shards.url} answers is not an answer of a hub" in fault()
+
+
+def test_the_exact_name_of_a_split_wins(shards: Hub, home: Path) -> None:
+    shards["a/b:train.jsonl"] = b"exact"
+    (file,) = fetch_hub(AB).files
+    assert file.read_bytes() == b"exact" and len(fetch_hub(AB._replace(split="data/train")).files) == 2
+
+
+@pytest.mark.parametrize("n", range(4))
+def test_a_split_in_several_formats_is_read_once(n: int, hub: Hub, home: Path) -> None:
+    formats = ["parquet", "jsonl", "json", "csv"]
+    for suffix in formats[n:]:
+        hub[f"a/b:train.{suffix}"] = b"x"
+    assert [file.name for file in fetch_hub(AB).files] == [f"train.{formats[n]}"]
+
+
+def test_names_of_splits_that_resemble_each_other(hub: Hub, home: Path) -> None:
+    hub["a/b:main/train.jsonl"] = b"one"
+    hub["a/b:main--train.jsonl"] = b"other"
+    for split in ("main/train", "main--train"):
+        fetch_hub(AB._replace(split=split))
+    assert [f.read_bytes() for s in ("main/train", "main--train") for f in fetched(PINNED._replace(split=s))] == [
+        b"one", b"other",
+    ]  # fmt: skip
+
+
+def test_a_folder_of_the_data_set_may_have_any_name(hub: Hub, home: Path) -> None:
+    hub["a/b:listing/train.jsonl"] = b"x"
+    assert len(fetch_hub(AB).files) == 1
 
 
 def test_what_the_hub_does_not_give(shards: Hub, home: Path) -> None:
