@@ -48,8 +48,18 @@ def test_no_runs_chosen(api: ApiServer) -> None:
     assert "No runs chosen" in html(open_page("compare"))
 
 
-def test_an_address_with_a_run_that_is_not_there(api: ApiServer) -> None:
-    assert "There is no such run" in html(open_page("compare", run=[str(uuid.uuid4())]))
+def test_an_address_with_runs_that_are_not_there(api: ApiServer, five: list[Story]) -> None:
+    unknown = str(uuid.uuid4())
+    app = open_page("compare", run=[str(five[0].id).upper(), unknown, "<b>", str(five[2].id)])
+    page = html(app)
+    assert f"Left out: <code>{unknown}</code>, <code>&lt;b&gt;</code>." in page and "There is no such run" not in page
+    assert {name for name in drawn(app)["group"] if name} == {"pilot s0", "grpo s0"}, "the others are compared"
+    with Client(api.url, api.token) as client:
+        client.delete_run(five[2].id)
+    page = html(checked(app.run()))
+    assert f"<code>{five[2].id}</code>" in page and "There is one run to compare" in page
+    page = html(open_page("compare", run=[unknown]))
+    assert f"Left out: <code>{unknown}</code>." in page and "No runs chosen" in page
 
 
 def test_seeds_become_one_line(five: list[Story]) -> None:

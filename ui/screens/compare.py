@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from api.client import ApiUnreachable
-from api.schemas import ComparedRun, Comparison, RunGroup
+from api.client import ApiError, ApiUnreachable
+from api.schemas import ComparedRun, Comparison, RunGroup, RunSummary
 from ui import blocks, compared, figure, palette, text
 from ui.compared import AXES, By
 from ui.connection import api_errors, client, show_lost
@@ -33,7 +33,7 @@ class Question(NamedTuple):
 def render() -> None:
     st.title("Compare", anchor=False)
     with api_errors():
-        chosen = _choose(st.query_params.get_all("run"))
+        chosen = _choose(list(dict.fromkeys(map(str.lower, st.query_params.get_all("run")))))
         if not chosen:
             blocks.empty(
                 "No runs chosen",
@@ -49,17 +49,28 @@ def render() -> None:
 
 def _choose(asked: list[str]) -> tuple[str, ...]:
     """The runs to compare: those of the address, and what is added or taken away here."""
-    offered = {str(run.id): run for run in client().list_runs(limit=OFFERED).runs}
-    for run_id in dict.fromkeys(asked):
+    offered: dict[str, RunSummary] = {str(run.id): run for run in client().list_runs(limit=OFFERED).runs}
+    gone = []
+    for run_id in asked:
         if run_id not in offered:
-            run = client().get_run(run_id)
-            offered[str(run.id)] = run
+            try:
+                offered[run_id] = client().get_run(run_id)
+            except ApiError as error:
+                if error.problem.status not in (404, 422):  # deleted, or never there; no id at all
+                    raise
+                gone.append(run_id)
 
     def name(run_id: str) -> str:
         run = offered[run_id]
         return f"{run.name} · {text.method(run.method)} · {run_id[:8]}"
 
-    asked = [run_id for run_id in dict.fromkeys(asked) if run_id in offered][:MOST]
+    if gone:
+        ids = ", ".join(f"<code>{escape(run_id)}</code>" for run_id in gone)
+        st.html(
+            f'<div class="pc-banner pc-warn" role="alert"><b>Left out: {ids}.</b> There is no run with '
+            f"{'this id' if len(gone) == 1 else 'these ids'}: it was deleted, or the address is broken.</div>"
+        )
+    asked = [run_id for run_id in asked if run_id in offered][:MOST]
     key = f"compare-runs-{hash(tuple(asked))}"  # another address brings its own runs
     st.multiselect(
         "Runs", list(offered), default=asked, format_func=name, key=key, max_selections=MOST,
@@ -105,6 +116,8 @@ def _content(question: Question) -> None:
     except ApiUnreachable as error:  # what is known stays
         show_lost(error)
         found = st.session_state["compare"][2]
+    except ApiError:  # a run was deleted meanwhile: the page says which, and shows the others
+        st.rerun()
     with st.container(border=True):
         several = any(len(group.runs) > 1 for group in found.groups)
         seeds = "; lines are medians, bands the range over seeds" if several else ""
