@@ -427,7 +427,10 @@ def main(run_dir: Path, attempt: int, seconds_before: float = 0.0) -> int:
     Returns the exit code: 0 when it succeeded or was stopped, 1 when it failed, EXIT_SILENT when it could not tell so.
     """
     began = time.monotonic()
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    lines, output = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ"), logging.StreamHandler()
+    lines.converter = time.gmtime  # whoever reads them may be in another zone than this machine
+    output.setFormatter(lines)
+    logging.basicConfig(handlers=[output])
     _log.setLevel(logging.INFO)
     log = EventLog(events_path(run_dir, attempt))
     trainer: Trainer | None = None

@@ -11,6 +11,7 @@ from pipeline.rewards.types import Response, Reward, Verdict, failed, shown
 _NUMBER = r"-?\$?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
 _MARKED = re.compile(rf"####\s*({_NUMBER})")
 _LAST = re.compile(rf"(?<![\w.])({_NUMBER})")
+_CUT = re.compile(r"[\d,]+\.?\d*")  # the tail of a number that is longer than that
 _TAIL = 1000  # characters searched; nobody writes a longer final answer
 
 
@@ -30,6 +31,8 @@ class Gsm8kReward(Reward):
             return failed("the reference answer has no number", expected=shown(response.answer))
         given = final_number(response.text, self.strict)
         if given is None:
+            if len(response.text) > _TAIL and _CUT.fullmatch(response.text[-_TAIL:]):
+                return Verdict(0.0, "the response's number is too long", expected=f"{expected}")
             missing = "no number after ####" if self.strict else "no number"
             return Verdict(0.0, f"the response has {missing}", expected=f"{expected}")
         why = "the numbers are equal" if given == expected else "the numbers differ"

@@ -24,18 +24,19 @@ class NumericReward(Reward):
         expected, given = last_number(response.answer), last_number(response.text)
         if expected is None:
             return failed("the reference answer has no number", expected=shown(response.answer))
+        if not math.isfinite(expected):
+            return failed("the reference answer's number is too long", expected=shown(response.answer))
         if given is None:
             return Verdict(0.0, "the response has no number", expected=f"{expected:.15g}")
+        if not math.isfinite(given):
+            return Verdict(0.0, "the response's number is too long", expected=f"{expected:.15g}")
         distance, allowed = abs(given - expected), self.tolerance * max(1.0, abs(expected))
         why = f"the distance is {distance:.6g}, accepted are {allowed:.6g}"
         return Verdict(float(distance <= allowed), why, f"{given:.15g}", f"{expected:.15g}")
 
 
 def last_number(text: str) -> float | None:
-    """The last number written in the text, thousands separators dropped; None when there is none or it overflows."""
+    """The last number in the text, thousands separators dropped; infinite when it overflows, None: there is none."""
     # Only the tail is searched: a response of a megabyte of digits must not cost more than a normal one.
     found = _NUMBER.findall(text[-400:])
-    if not found:
-        return None
-    value = float(found[-1].replace(",", ""))
-    return value if math.isfinite(value) else None
+    return float(found[-1].replace(",", "")) if found else None

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -137,12 +138,15 @@ def test_a_whole_run(run_dir):
     assert AutoTokenizer.from_pretrained(policy).chat_template
 
 
-def test_the_log_follows_the_run_and_a_reader_that_goes_does_not_end_it(run_dir):
+def test_the_log_follows_the_run_and_a_reader_that_goes_does_not_end_it(run_dir, monkeypatch):
     """Its supervisor may be killed: the trainer is to end by the sweep, not as one that failed."""
     configure(run_dir, budget={"steps": 3})
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
     code, output, found = run(run_dir)
     assert code == 0
-    lines = [line[len("2026-12-01 02:39:29 ") :] for line in output.splitlines()]
+    times = [datetime.fromisoformat(line.split(" ")[0]) for line in output.splitlines()]
+    assert all(0 <= (datetime.now(UTC) - time).total_seconds() < 600 for time in times), "UTC, and it says so"
+    lines = [line[len("2026-12-01T02:39:29Z ") :] for line in output.splitlines()]
     assert lines[0].startswith("attempt 1 begins: 160 prompts to train on, 20 held out, ")
     assert [line for line in lines if line.startswith("step ")] and lines[
         -1

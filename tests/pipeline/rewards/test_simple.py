@@ -62,6 +62,16 @@ def test_numeric(response, answer, expected):
     assert scored(NumericReward(), response, answer) == expected
 
 
+@pytest.mark.parametrize("reward", [NumericReward(), Gsm8kReward(strict=True)])
+def test_a_number_that_is_too_long_is_told_as_such(reward):
+    for response in ("9" * 200_000, "#### " + "9" * 200_000, "1" * 5000 + ".5"):
+        verdict = reward.look(Response(response, "42"))
+        assert (verdict.value, verdict.why) == (0, "the response's number is too long")
+    assert "has no number" in reward.look(Response("none" * 1000, "42")).why
+    numeric = NumericReward().look(Response("42", "9" * 400))
+    assert numeric.failed and numeric.why == "the reference answer's number is too long"
+
+
 def test_numeric_tolerance_is_relative_above_one():
     reward = NumericReward(tolerance=0.01)
     assert scored(reward, "1009", "1000") == 1 and scored(reward, "1011", "1000") == 0
