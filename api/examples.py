@@ -66,11 +66,12 @@ _DETAIL = _SUMMARY | {
     "stop_requested_at": None,
     "eval_rollouts": 768,
     "eval_tokens": 12288,
+    "eval_seconds": 96.5,
     "gpu_hours": 0.169,
     "attempts": [_ATTEMPT],
 }
 _QUEUED = _DETAIL | {"state": "queued", "started_at": None, "attempt": 0, "attempts": [], "dataset_id": None}
-_QUEUED |= dict.fromkeys(("step", "rollouts", "tokens", "eval_rollouts", "eval_tokens"), 0)
+_QUEUED |= dict.fromkeys(("step", "rollouts", "tokens", "eval_rollouts", "eval_tokens", "eval_seconds"), 0)
 _QUEUED |= {"first_accuracy": None, "accuracy": None, "best_accuracy": None, "buckets": dict.fromkeys(BUCKETS, 0)}
 _QUEUED |= {"curve": [], "reward_variance": None, "seconds": 0.0, "seconds_left": None, "tags": []}
 _MARK = {"mark": "pin", "wished_at": "2026-01-05T09:38:00Z", "wished_by": "ada", "applied_step": 11}

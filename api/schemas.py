@@ -170,6 +170,9 @@ class RunDetail(RunSummary):
     stop_requested_at: dt.datetime | None
     eval_rollouts: int
     eval_tokens: int
+    eval_seconds: float = Field(
+        description="Of its `seconds`, those of its own finished evaluations; evaluations on demand have theirs."
+    )
     gpu_hours: float = Field(description="`seconds` on each of its engine's GPUs; the CPU counts as one.")
     attempts: list[AttemptOut]
 

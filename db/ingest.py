@@ -197,6 +197,7 @@ def add_evaluation(session: Session, run: Run, attempt: Attempt, values: Mapping
     columns = {name: statement.excluded[name] for name in row if name not in ("run_id", "step")}
     session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=columns))
     attempt.open_evaluation = {}
+    run.eval_seconds += float(values["seconds"])
     _add_eval_spend(run, values)
     _refresh_accuracy(session, run)
 

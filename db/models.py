@@ -116,6 +116,8 @@ class Run(Base):
     eval_rollouts: Mapped[int] = mapped_column(BigInteger, server_default="0")
     eval_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     eval_spend: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))  # of it, per benchmark
+    # Which its own finished evaluations took of its attempts' time; those on demand have rows, and time, of their own.
+    eval_seconds: Mapped[float] = mapped_column(server_default="0")
     first_accuracy: Mapped[float | None]  # sampled accuracy on the held-out set before training
     accuracy: Mapped[float | None]  # the newest one
     best_accuracy: Mapped[float | None]

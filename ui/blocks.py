@@ -123,13 +123,18 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[in
 
 
 def ledger_table(
-    ledger: Ledger | None, evaluated: FateCount, hours: float = 0.0, settings: SettingsOut | None = None
+    ledger: Ledger | None,
+    evaluated: FateCount,
+    hours: float = 0.0,
+    eval_hours: float = 0.0,
+    settings: SettingsOut | None = None,
 ) -> None:
     """Every rollout and token by what became of it; the fates add up to what was sampled. Below them, apart from
     training, what evaluation has spent, and on which benchmarks.
 
     evaluated: by evaluation, all benchmarks together; the ledger of an older version names none. hours: of devices so
-    far. Nobody measures them by fate: each has its share of them by tokens, and so of the money, when a price is set.
+    far. eval_hours: of them, those of the run's own evaluations. Nobody measures the others by fate: each has its share
+    of them by tokens, and so of the money, when a price is set.
     """
     if ledger is None or not (ledger.sampled.rollouts or evaluated.rollouts):
         st.html('<div class="pc-placeholder" style="height:200px">Nothing sampled yet.</div>')
@@ -137,24 +142,28 @@ def ledger_table(
     total = ledger.sampled
     price = settings.price_per_gpu_hour if settings else None
     spent = {f.fate: f for f in ledger.fates if f.rollouts or f.tokens}
-    unit, per_hour = text.unit_of_hours(hours)
+    unit, per_hour = text.unit_of_hours(max(hours, eval_hours))
+    trained_hours = max(0.0, hours - eval_hours)
     known = [name for name in palette.FATES if name in spent] + [n for n in spent if n not in palette.FATES]
+
+    def costs(cost: float) -> list[str]:
+        lasted = f'<span title="{cost:.6f} hours">{escape(text.hundredths(cost * per_hour))}</span>'
+        return [lasted] if price is None else [lasted, escape(text.hundredths(cost * price))]
 
     def row(fate: FateCount, name: str) -> list[str]:
         share = f'title="{text.percent(fate.rollouts / max(1, total.rollouts))} of all, {text.exact(fate.rollouts)}"'
-        cost = hours * (fate.tokens / total.tokens if total.tokens else 0.0)
-        money = [] if price is None else [escape(text.hundredths(cost * price))]
         rollouts = f"<span {share}>{text.number(fate.rollouts)}</span>"
-        lasted = f'<span title="{cost:.6f} hours">{escape(text.hundredths(cost * per_hour))}</span>'
-        return [name, rollouts, text.hover(fate.tokens), lasted, *money]
+        cost = trained_hours * (fate.tokens / total.tokens if total.tokens else 0.0)
+        return [name, rollouts, text.hover(fate.tokens), *costs(cost)]
 
     rows = [row(spent[name], _fate_name(name)) for name in known]
     rows.append([f"<b>{cell}</b>" for cell in row(total, "sampled")])
-    none = ["–"] * (1 if price is None else 2)  # its hours are among those of the whole run
     if evaluated.rollouts:
-        said = '<span title="apart from training: in no fate; its hours are shared by the fates">evaluation</span>'
-        cells = [said, text.hover(evaluated.rollouts), text.hover(evaluated.tokens)]
-        rows.append([*(f"<b>{cell}</b>" for cell in cells), *none])
+        hint = "apart from training: in no fate; evaluations on demand have hours of their own, under Checkpoints"
+        said = f'<span title="{hint}">evaluation</span>'
+        cells = [said, text.hover(evaluated.rollouts), text.hover(evaluated.tokens), *costs(eval_hours)]
+        rows.append([f"<b>{cell}</b>" for cell in cells])
+    none = ["–"] * (1 if price is None else 2)  # nobody measures hours by benchmark
     if len(ledger.evaluation) > 1:
         rows += [
             [f'<span class="pc-part">{escape(b.benchmark)}</span>', text.hover(b.rollouts), text.hover(b.tokens), *none]
@@ -162,8 +171,9 @@ def ledger_table(
         ]
     st.html(_fate_bar([spent[n] for n in known], total.rollouts))
     money = [escape(settings.currency)] if settings and price is not None else []
+    hint = f"device-{unit}; those without evaluation, starting and saving among them, are shared by tokens"
     table(
-        ["fate", "rollouts", "tokens", f'<span title="device-{unit}, shared by tokens">{unit}</span>', *money], rows,
+        ["fate", "rollouts", "tokens", f'<span title="{hint}">{unit}</span>', *money], rows,
         right=(1, 2, 3, 4), caption="Spend by fate",
     )  # fmt: skip
 

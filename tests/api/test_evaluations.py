@@ -197,6 +197,7 @@ def test_results_come_with_the_run_s_own_and_its_slot_says_what_holds_it(
     assert spent == {"held-out": 12, "aime24": 2, "aime24.k64": 64}
     mine = row(engine, run.id)
     assert (mine.state, mine.reason, mine.accuracy) == ("succeeded", "all done", 0.6)
+    assert api.get(f"/api/v1/runs/{run.id}").json()["eval_seconds"] == 0.5, "of its own attempts alone"
     with Session(engine) as session:
         assert session.scalars(sa.select(StepMetrics.run_id)).all() == [run.id]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 
 import pytest
 import sqlalchemy as sa
@@ -71,3 +72,32 @@ def test_a_database_of_a_newer_version_is_left_alone(bare_database: str) -> None
     engine.dispose()
     with pytest.raises(db.SchemaMismatch, match="newer"):
         db.upgrade(url)
+
+
+def test_what_a_run_s_own_evaluations_took_is_known_of_old_ones(bare_database: str) -> None:
+    """Not what one on demand has brought, of a step that the run itself had not evaluated."""
+    url = bare_database
+    db.upgrade(url)
+    db.downgrade(url, "0012")
+    engine, mine, asked = db.create_engine(url), uuid.uuid4(), uuid.uuid4()
+    run = (
+        "INSERT INTO runs (id, name, config, config_digest, method, model, evaluates) "
+        "VALUES (:id, '', '{}', '', '', '', :of)"
+    )
+    found = (
+        "INSERT INTO evaluations (run_id, step, attempt, sampled_accuracy, greedy_accuracy, stderr, samples, "
+        "n_prompts, rollouts_spent, eval_rollouts, eval_tokens, seconds, finished_at) "
+        "VALUES (:id, :step, 1, 0.5, 0.5, 0.1, 1, 1, 1, 1, 1, :seconds, :at)"
+    )
+    with engine.begin() as connection:
+        for id, of in ((mine, None), (asked, mine)):
+            connection.execute(sa.text(run), {"id": id, "of": of})
+        for id, step, seconds, at in (
+            (mine, 0, 3.0, "2026-01-01"), (mine, 10, 4.0, "2026-01-02"), (mine, 15, 50.0, "2026-01-03"),
+            (asked, 15, 50.0, "2026-01-03"), (asked, 10, 70.0, "2026-01-04"),
+        ):  # fmt: skip
+            connection.execute(sa.text(found), {"id": id, "step": step, "seconds": seconds, "at": at})
+    db.upgrade(url)
+    with engine.begin() as connection:
+        assert connection.scalar(sa.text("SELECT eval_seconds FROM runs WHERE id = :id"), {"id": mine}) == 7.0
+    engine.dispose()

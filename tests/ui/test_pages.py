@@ -190,9 +190,10 @@ def test_benchmarks_besides_the_held_out_set(
 
     (evaluation, *parts), now = table_of(app, "Spend by fate")[-4:], run.now()
     assert evaluation[:3] == ["evaluation", text.number(now.eval_rollouts), text.number(now.eval_tokens)]
-    assert evaluation[3:] == ["–"]
-    assert [part[:3] for part in parts] == [
-        [b.benchmark, text.number(b.rollouts), text.number(b.tokens)] for b in sorted(spent, key=lambda b: -b.rollouts)
+    assert evaluation[3:] == [f"{now.eval_seconds:.2f}"] == ["4.50"], "three of 1.5 s each"
+    assert [part[:4] for part in parts] == [
+        [b.benchmark, text.number(b.rollouts), text.number(b.tokens), "–"]
+        for b in sorted(spent, key=lambda b: -b.rollouts)
     ], "the dearest first"
     assert sum(b.rollouts for b in spent) == now.eval_rollouts
 
@@ -357,11 +358,14 @@ def test_spend_has_money_when_a_price_is_set(api: ApiServer, running: Story, eng
     assert "device-hours" in page, "the unit that the run has filled"
     assert "EUR" not in page and ">2.00</span></b>" in page, "two hours of a CPU slot have no price"
     with engine.begin() as connection:
-        connection.execute(sa.text("UPDATE runs SET device = 'cuda', n_devices = 2"))
-    page = html(open_page("run", run=str(running.id)))
-    assert "EUR" in page and ">4.00</span></b>" in page and re.search(r"<b>120\.\d\d</b>", page), (
-        "two hours of two GPUs"
-    )
+        connection.execute(sa.text("UPDATE runs SET device = 'cuda', n_devices = 2, eval_seconds = 5400"))
+    app = open_page("run", run=str(running.id))
+    *fates, sampled, evaluation = table_of(app, "Spend by fate")
+    assert "EUR" in html(app)
+    assert evaluation[3:] == ["3.00", "90.00"], "an hour and a half of two GPUs"
+    assert sampled[3] == "1.00" and re.fullmatch(r"30\.\d\d", sampled[4]), "the rest, of two hours of two GPUs"
+    told = [sum(0.0 if cell[i] in ("–", "<0.01") else float(cell[i]) for cell in fates) for i in (3, 4)]
+    assert told == pytest.approx([1, 30], abs=0.05), "the fates share the rest"
 
 
 def test_bucket_flow(api: ApiServer, running: Story) -> None:

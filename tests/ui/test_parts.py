@@ -203,7 +203,7 @@ def run(**given: Any) -> RunDetail:
         "best_accuracy": 0.5, "buckets": {}, "config": {}, "config_digest": "d", "todo": "",
         "priority": 0, "device": "cpu", "n_devices": 1, "cloned_from": None, "dataset_id": None,
         "stop_requested_at": None, "eval_rollouts": 0, "eval_tokens": 0, "attempts": [],
-        "gpu_hours": 0.0,
+        "eval_seconds": 0.0, "gpu_hours": 0.0,
     }  # fmt: skip
     return RunDetail.model_validate(columns | given)
 

@@ -111,7 +111,7 @@ def test_a_whole_log(session: Session, run_id: uuid.UUID) -> None:
     run = session.get_one(Run, run_id, populate_existing=True)
     assert (run.state, run.step, run.dataset_id) == ("running", 4, "d1")
     assert (run.first_accuracy, run.accuracy, run.best_accuracy) == (0.2, 0.5, 0.5)
-    assert (run.eval_rollouts, run.eval_tokens) == (16, 160)
+    assert (run.eval_rollouts, run.eval_tokens, run.eval_seconds) == (16, 160, 1.0)
     assert run.eval_spend == {"held-out": {"rollouts": 12, "tokens": 120}, "aime24": {"rollouts": 4, "tokens": 40}}
     measured = session.scalars(sa.select(Evaluation).order_by(Evaluation.step)).all()
     assert [[(b["name"], b["accuracy"]) for b in e.benchmarks] for e in measured] == [
@@ -251,6 +251,7 @@ def test_a_repeated_evaluation_of_the_same_step_replaces_the_first(session: Sess
     ingest(session, run_id, 2, 1, number([logs.started(2), logs.evaluation(0, 0.3)]))
     run = session.get_one(Run, run_id, populate_existing=True)
     assert (run.first_accuracy, run.accuracy, run.eval_rollouts) == (0.3, 0.3, 16), "both were paid for"
+    assert run.eval_seconds == 2 * 0.5, "and took their time"
     assert sum(spend["rollouts"] for spend in run.eval_spend.values()) == run.eval_rollouts
     (left,) = session.scalars(sa.select(Evaluation)).all()
     assert [b["accuracy"] for b in left.benchmarks] == [0.3, 0.15], "one result per benchmark"
@@ -270,6 +271,7 @@ def test_an_evaluation_that_never_finished_is_paid_for_at_most_as_it_told(sessio
     ingest(session, run_id, 3, 1, number([logs.started(3), under_way[0], logs.evaluation(0, 0.3)]))
     tables.finish_attempts(session, run, "succeeded", "done", 0)
     assert run.eval_rollouts == 96 + 8, "of one that finished what it told then"
+    assert run.eval_seconds == 0.5, "nobody has told how long the other took"
 
 
 def test_an_attempt_that_was_taken_for_over_and_tells_more_is_booked_as_it_tells(

@@ -156,7 +156,8 @@ def _ledger(run_id: str) -> None:
     feed.spend(client())
     _heading("Spend", "by what became of it")
     evaluated = FateCount(fate="evaluation", rollouts=feed.run.eval_rollouts, tokens=feed.run.eval_tokens)
-    blocks.ledger_table(feed.ledger, evaluated, _hours(feed.run), feed.settings)
+    eval_hours = feed.run.eval_seconds * feed.run.n_devices / 3600
+    blocks.ledger_table(feed.ledger, evaluated, _hours(feed.run), eval_hours, feed.settings)
 
 
 def _below(run_id: str) -> None:
