@@ -278,6 +278,22 @@ def test_a_queued_run(api: ApiServer, engine: sa.Engine, config: dict[str, Any])
     assert "Queued" in page and "Waiting for a worker" not in page, "it waits for the other"
 
 
+def test_the_priority_of_a_queued_run(
+    api: ApiServer, engine: sa.Engine, config: dict[str, Any], database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Story(engine, config)
+    app = open_page("run", run=str(waits.id))
+    app.number_input(key="priority").set_value(7)
+    (save,) = (b for b in app.button if b.label == "Set")
+    app = checked(save.click().run())
+    assert waits.now().priority == 7 and app.get("popover")[0].proto.popover.label == "Priority 7"
+    monkeypatch.setenv("PILOT_TOKEN", make_token(database_url, "read"))
+    popover = open_page("run", run=str(waits.id)).get("popover")[0].proto.popover
+    assert popover.disabled and "needs a token with the scope 'run'" in popover.help
+    waits.start()
+    assert not open_page("run", run=str(waits.id)).get("popover"), "it is in no queue any more"
+
+
 def test_the_connection_is_lost_and_comes_back(api: ApiServer, running: Story) -> None:
     app = open_page("run", run=str(running.id))
     ready = running.now().buckets["ready"]

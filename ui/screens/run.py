@@ -279,20 +279,37 @@ def _actions(feed: RunFeed, run: RunDetail) -> None:
             "Resume", icon=":material/play_arrow:", key="resume-run", type="secondary" if never_began else "primary",
             disabled=not resumable or bool(missing), help=missing or said,
         ):  # fmt: skip
-            _ask(feed, stop=False)
+            _ask(feed, lambda: client().resume_run(feed.run_id))
     else:
+        if run.state == "queued":
+            _priority(feed, run, missing)
         stopping = run.state == "stopping" or run.stop_requested_at is not None
         said = "Finishes the step and saves a checkpoint; the run can be resumed"
         if st.button(
             "Stopping…" if stopping else "Stop", icon=":material/stop:", key="stop-run",
             disabled=stopping or bool(missing), help=missing or said,
         ):  # fmt: skip
-            _ask(feed, stop=True)
+            _ask(feed, lambda: client().stop_run(feed.run_id))
 
 
-def _ask(feed: RunFeed, stop: bool) -> None:
+def _priority(feed: RunFeed, run: RunDetail, missing: str | None) -> None:
+    """Where it stands in the queue, to be changed while it waits there."""
+    with (
+        st.popover(
+            f"Priority {run.priority}", icon=":material/low_priority:", key="run-priority", disabled=bool(missing),
+            help=missing or "Of runs that wait, those of a higher priority start first",
+        ),
+        st.form("priority", border=False),
+        st.container(horizontal=True, vertical_alignment="bottom"),
+    ):  # fmt: skip
+        wanted = st.number_input("Priority", -1000, 1000, run.priority, 1, key="priority", width=160)
+        if st.form_submit_button("Set", type="primary") and wanted != run.priority:
+            _ask(feed, lambda: client().change_run(feed.run_id, priority=wanted))
+
+
+def _ask(feed: RunFeed, what: Callable[[], RunDetail]) -> None:
     try:
-        feed.run = client().stop_run(feed.run_id) if stop else client().resume_run(feed.run_id)
+        feed.run = what()
     except ApiUnreachable as error:
         st.toast(f"Not sent: {error.why}. Press again when the API is back.", icon=":material/error:")
     except ApiError as error:
