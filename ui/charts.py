@@ -23,6 +23,8 @@ from ui.health import wilson
 MAX_POINTS = 160
 HEIGHT = 280
 SHORT = "abs(datum.value) < 1000 ? format(datum.value, ',') : format(datum.value, '~s')"
+POWERS = "datum.value < 10000 ? format(datum.value, ',') : format(datum.value, '.2~s')"  # 1,024 and 4,096, then 16k
+QUARTERS = [0, 0.25, 0.5, 0.75, 1]
 STROKES = {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolOpacity": 1, "symbolSize": 220}
 _T = TypeVar("_T")
 Table = dict[str, list[Any]]
@@ -47,9 +49,12 @@ def draw(key: str, table: Table, spec: dict[str, Any], alt: str, height: int = H
         },
         "padding": {"left": 2, "right": 8, "top": 2, "bottom": 2},
     }
-    data = pa.table({name: _column(values) for name, values in table.items()})
+    rows = pa.table({name: _column(values) for name, values in table.items()})
+    # By name: a table without one is handed over only after the chart was drawn once without rows, and on scales
+    # without rows Vega warns.
+    named = {"data": {"name": "rows"}, "datasets": {"rows": rows}}
     with st.container(key=key):
-        st.vega_lite_chart(data, whole, height=height, alt=alt)
+        st.vega_lite_chart(spec={**whole, **named}, height=height, alt=alt)
 
 
 def placeholder(words: str, height: int = HEIGHT) -> None:
@@ -394,6 +399,13 @@ def throughput(steps: Sequence[StepOut], height: int = 90) -> None:
     draw("chart-throughput", table, spec, "Tokens per second over steps", height)
 
 
+def _rate(bin: int, bins: int) -> float:
+    """Where a bin is drawn. With one for each rate that a group of n can have (bins = n + 1) it is this rate; else it
+    lies within the bin, and the first and the last are 0% and 100% all the same.
+    """
+    return bin / (bins - 1)
+
+
 def rates_over_time(found: Difficulty, parts: int, bins: int) -> None:
     """How success rates were spread in each part of the run: darker where more groups lay."""
     if not found.over_time:
@@ -404,18 +416,20 @@ def rates_over_time(found: Difficulty, parts: int, bins: int) -> None:
         totals[cell.part] = totals.get(cell.part, 0) + cell.groups
     width = (found.last - found.first + 1) / parts
     cells = found.over_time
+    half = 0.5 / (bins - 1)
     table: Table = {
         "from": [max(1, round(found.first + c.part * width)) for c in cells],
         "to": [round(found.first + (c.part + 1) * width) for c in cells],
-        "low": [c.rate / bins for c in cells],
-        "high": [(c.rate + 1) / bins for c in cells],
+        "rate": [_rate(c.rate, bins) for c in cells],
+        "low": [_rate(c.rate, bins) - half for c in cells],
+        "high": [_rate(c.rate, bins) + half for c in cells],
         "share": [c.groups / totals[c.part] for c in cells],
         "groups": [c.groups for c in cells],
     }
     x = {**_x("step", "from"), "scale": {"nice": False, "zero": False}}
     y = {
         "field": "low", "type": "quantitative", "title": "success rate",
-        "axis": {"format": ".0%", "values": [0, 0.25, 0.5, 0.75, 1]}, "scale": {"domain": [0, 1], "nice": False},
+        "axis": {"format": ".0%", "values": QUARTERS}, "scale": {"domain": [-half, 1 + half], "nice": False},
     }  # fmt: skip
     spec = {
         "mark": {"type": "rect"},
@@ -426,8 +440,8 @@ def rates_over_time(found: Difficulty, parts: int, bins: int) -> None:
                 "scale": {"range": ["#6366E80A", palette.ACCENT], "zero": True}, "legend": None,
             },
             "tooltip": [
-                _tip("from", "from step", ",d"), _tip("to", "to step", ",d"), _tip("low", "success rate from", ".0%"),
-                _tip("high", "to", ".0%"), _tip("groups", "groups", ",d"), _tip("share", "of these steps", ".0%"),
+                _tip("from", "from step", ",d"), _tip("to", "to step", ",d"), _tip("rate", "success rate near", ".1~%"),
+                _tip("groups", "groups", ",d"), _tip("share", "of these steps", ".0%"),
             ],
         },
     }  # fmt: skip
@@ -441,7 +455,7 @@ def spend_map(found: Difficulty, bins: int, size: str) -> None:
         return
     cells = found.spend
     table: Table = {
-        "rate": [(c.rate + 0.5) / bins for c in cells],
+        "rate": [_rate(c.rate, bins) for c in cells],
         "visits": [2**c.visits * (1 if c.visits == 0 else 1.4) for c in cells],
         "least": [2**c.visits for c in cells],
         "most": [2 ** (c.visits + 1) - 1 for c in cells],
@@ -456,18 +470,20 @@ def spend_map(found: Difficulty, bins: int, size: str) -> None:
         "encoding": {
             "x": {
                 "field": "rate", "type": "quantitative", "title": "success rate at the last visit",
-                "axis": {"format": ".0%", "grid": False}, "scale": {"domain": [0, 1], "nice": False},
+                "axis": {"format": ".0%", "grid": False, "values": QUARTERS},
+                "scale": {"domain": [-0.05, 1.05], "nice": False},  # room for the circles of 0 and 1
             },
             "y": {
                 "field": "visits", "type": "quantitative", "title": "visits",
-                "scale": {"type": "log", "base": 2, "nice": False, "padding": 14}, "axis": {"format": "~s"},
+                "scale": {"type": "log", "base": 2, "nice": False, "padding": 14},
+                "axis": {"labelExpr": POWERS},
             },
             "size": {"field": size, "type": "quantitative", "scale": {"range": [12, 900]}, "legend": None},
             "color": {**_colour("bucket", colours), "legend": {"columns": 3}},
             "tooltip": [
-                _tip("least", "visits from", ",d"), _tip("most", "to", ",d"), _tip("prompts", "prompts", ",d"),
-                _tip("tokens", "tokens", ",d"), _tip("each", "tokens per prompt", ",.0f"),
-                _tip("bucket", "most are"),
+                _tip("rate", "success rate near", ".1~%"), _tip("least", "visits from", ",d"),
+                _tip("most", "to", ",d"), _tip("prompts", "prompts", ",d"), _tip("tokens", "tokens", ",d"),
+                _tip("each", "tokens per prompt", ",.0f"), _tip("bucket", "most are"),
             ],
         },
     }  # fmt: skip
@@ -501,7 +517,7 @@ def visits(history: Sequence[Visit], thresholds: dict[str, float]) -> None:
     x = {**_x("step"), "scale": {"nice": True, "zero": False, "padding": 12}}
     y = {
         "field": "rate", "type": "quantitative", "title": "success rate",
-        "axis": {"format": ".0%", "values": [0, 0.25, 0.5, 0.75, 1]}, "scale": {"domain": [0, 1.1], "nice": False},
+        "axis": {"format": ".0%", "values": QUARTERS}, "scale": {"domain": [0, 1.1], "nice": False},
     }  # fmt: skip
     is_visit, is_threshold = [{"filter": "isValid(datum.rate)"}], [{"filter": "isValid(datum.threshold)"}]
     colour = {**_colour("bucket", colours), "legend": {"columns": 3, "symbolOpacity": 1}}

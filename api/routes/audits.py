@@ -119,8 +119,10 @@ def _audited(path: Path, settings: AuditSettings, source: str) -> Audit:
         raise ApiProblem("no-sandbox", f"Logs cannot be read here: {error}. Tell whoever runs the platform.") from None
     except BadLog as error:
         # Where it lay here is nothing that the sender knows.
-        told = str(error).replace(str(path), source)
-        raise ApiProblem("log-refused", f"{told[:1].upper()}{told[1:]}.".replace("..", ".")) from None
+        told = str(error).replace(str(path), source).removesuffix(".")
+        named = tuple(file.name for file in (path, *path.rglob("*")))
+        first = told[:1] if told.startswith(named) else told[:1].upper()  # a file is called as its sender calls it
+        raise ApiProblem("log-refused", f"{first}{told[1:]}.") from None
     finally:
         _under_way.release()
     report = report.model_copy(update={"source": source})

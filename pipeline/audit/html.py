@@ -136,10 +136,11 @@ def _answers(r: Report) -> str:
 def _needed(pilot_commit: MethodReplay) -> str:
     if pilot_commit.saved is None or pilot_commit.saved_signal is None:
         return "Nothing to compare: in some replay a method never trained on a mixed group."
+    mixed, signal = pilot_commit.saved, pilot_commit.saved_signal
     return (
-        f'<div class="a-big">{_change(pilot_commit.saved)}</div>rollouts than GRPO for as many mixed groups, and '
-        f"{_change(pilot_commit.saved_signal)} for as much signal. Rollouts only: whether it learns as much from them, "
-        "a log cannot tell."
+        f'<div class="a-big">{_change(mixed)}</div>Rollouts against GRPO’s for as many mixed groups: '
+        f"{_range(mixed, percent=True)} saved in the middle 95% of the replays. For as much signal: {_change(signal)}, "
+        f"{_range(signal, percent=True)} saved. Rollouts only: whether it learns as much from them, a log cannot tell."
     )
 
 
@@ -280,7 +281,11 @@ def _range(value: Interval | None, percent: bool = False) -> str:
 
 
 def _change(saved: Interval) -> str:
-    return f"{abs(saved.median):.0%} {'fewer' if saved.median >= 0 else 'more'}"
+    """The interval in words; where it contains zero the replays do not agree on the sign, whatever their median."""
+    if saved.low <= 0 <= saved.high:
+        return "cannot tell from this log"
+    least, most = (f"{share:.0%}" for share in sorted((abs(saved.low), abs(saved.high))))
+    return f"{least if least == most else f'{least} to {most}'} {'fewer' if saved.low > 0 else 'more'}"
 
 
 def _percent(value: float) -> str:

@@ -97,6 +97,9 @@ def test_what_is_refused(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> No
     ):
         body = problem(api.post(ADDRESS, files=sent(("log.csv", content))))
         assert body["type"] == "/problems/log-refused" and why in body["detail"]
+    for name in ("nocol.csv", "no col.csv"):
+        detail = problem(api.post(ADDRESS, files=sent((name, b"step,prompt\n1,a\n"))))["detail"]
+        assert detail.startswith(f"{name}: "), "a file is called as its sender calls it"
     broken = problem(api.post(ADDRESS, files=sent(("a.parquet", b"PAR1" + b"\xff" * 100 + b"PAR1"))))
     assert broken["type"] == "/problems/log-refused"
     large = api.post(ADDRESS, content=b"x", headers={"content-length": str(UPLOAD_LIMIT + 1)})

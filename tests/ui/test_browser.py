@@ -131,7 +131,7 @@ class Watched:
         self.frames += 1
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
+        if message.type == "error" or "WARN" in message.text:  # Vega's, of charts drawn without rows
             self.errors.append(f"{message.text} {message.location}")
 
     def _request(self, request: Any) -> None:

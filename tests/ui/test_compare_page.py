@@ -40,7 +40,8 @@ def ids(stories: list[Story]) -> list[str]:
 def drawn(app: AppTest) -> dict[str, list[Any]]:
     """The table behind the chart."""
     (chart,) = app.get("vega_lite_chart") or app.get("arrow_vega_lite_chart")
-    rows: dict[str, list[Any]] = pa.ipc.open_stream(chart.proto.data.data).read_all().to_pydict()
+    (dataset,) = chart.proto.datasets
+    rows: dict[str, list[Any]] = pa.ipc.open_stream(dataset.data.data).read_all().to_pydict()
     return rows
 
 

@@ -440,6 +440,32 @@ def test_prompts(api: ApiServer, running: Story) -> None:
     assert "No prompt matches" in html(app)
 
 
+def rows_of(app: AppTest, key: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The spec of a chart of the prompts page and its rows."""
+    at = {"chart-rates": 0, "chart-spend": 1}[key]
+    proto = app.get("vega_lite_chart")[at].proto
+    (dataset,) = proto.datasets
+    return json.loads(proto.spec), pa.ipc.open_stream(dataset.data.data).read_all().to_pydict()
+
+
+def test_prompts_are_drawn_at_their_rates(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    """Of 0% at 0, of 100% at 1, of 25% at 0.25: where a group of the pilots can lie."""
+    method = {"name": "pilot_commit", "n_pilot": 4, "n_commit": 4}
+    run = Story(engine, config | {"method": method}).start().train(10)
+    with Client(api.url, api.token) as client:
+        rates = {row.success_rate for row in client.prompts(run.id, limit=500).prompts} - {None}
+    app = open_page("prompts", run=str(run.id))
+    spec, rows = rows_of(app, "chart-spend")
+    lattice = [0, 0.25, 0.5, 0.75, 1]
+    assert {0, 1} <= rates and set(rows["rate"]) <= set(lattice) and {0, 1} <= set(rows["rate"])
+    assert spec["encoding"]["x"]["axis"]["values"] == lattice
+    assert "~s" not in spec["encoding"]["y"]["axis"].get("format", ""), "1.024k visits"
+    spec, rows = rows_of(app, "chart-rates")
+    middles = [(low + high) / 2 for low, high in zip(rows["low"], rows["high"], strict=True)]
+    assert set(middles) == set(rows["rate"]) <= set(lattice) and {0, 1} <= set(middles)
+    assert spec["encoding"]["y"]["scale"]["domain"] == [-0.125, 1.125], "the cells of 0 and 1 are as high as others"
+
+
 def test_prompts_are_filtered_and_taken_away(api: ApiServer, running: Story, tmp_path: Path) -> None:
     run = str(running.id)
     with Client(api.url, api.token) as client:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.audit import AuditSettings, BadLog, Bounds, Report, audit, bounded, page
+from pipeline.audit import AuditSettings, BadLog, Bounds, Interval, Report, audit, bounded, page
 from pipeline.audit.html import ACCENT, BUCKETS, FATES
 from tests.pipeline.audit import logs
 from ui import palette
@@ -49,6 +49,25 @@ def test_a_page_of_its_own(report: Report) -> None:
         assert words & {"step", "success rate over the whole log"}, "axes have titles"
         places = [float(v) for e in drawn.iter() for k, v in e.attrib.items() if k in ("x", "y", "cx", "cy")]
         assert places and all(0 <= place <= 440 for place in places)
+
+
+@pytest.mark.parametrize(
+    ("low", "median", "high", "words"),
+    [
+        (-0.41, 0.02, 0.10, "cannot tell from this log"),
+        (0.12, 0.30, 0.42, "12% to 42% fewer"),
+        (-0.30, -0.20, -0.05, "5% to 30% more"),
+        (0.43, 0.43, 0.43, "43% fewer"),
+    ],
+)
+def test_the_headline_is_as_sure_as_the_replays(
+    report: Report, low: float, median: float, high: float, words: str
+) -> None:
+    saved = Interval(low=low, median=median, high=high)
+    last = report.methods[-1].model_copy(update={"saved": saved, "saved_signal": saved})
+    html = page(report.model_copy(update={"methods": [*report.methods[:-1], last]}))
+    assert f'<div class="a-big">{words}</div>' in html and f"For as much signal: {words}, " in html
+    assert "2% fewer" not in html or low > 0, "a median of both signs is no finding"
 
 
 def test_colours_are_those_of_the_dashboard() -> None:
