@@ -39,6 +39,8 @@ def _example(kind: str) -> dict[str, Any]:
     if kind == "invalid-config":
         message = "p_lower=0.9 is above p_upper=0.75: no prompt could ever be committed; give p_lower <= p_upper"
         example["errors"] = [{"field": "method", "value": "{'p_lower': 0.9}", "message": message}]
+    if kind == "invalid-reward":
+        example["errors"] = [{"field": "reward.tol", "value": "1", "message": "unknown field 'tol'"}]
     if kind == "invalid-request":
         message = "Input should be less than or equal to 200"
         example["errors"] = [{"field": "query.limit", "value": "1000", "message": message}]

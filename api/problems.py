@@ -54,6 +54,7 @@ KINDS: dict[str, tuple[int, str]] = {
     "unknown-host": (421, "The API does not answer to this host name"),
     "invalid-request": (422, "The request is not accepted"),
     "invalid-config": (422, "The run config is not accepted"),
+    "invalid-reward": (422, "The reward is not accepted"),
     "invalid-prompts": (422, "The prompts are not accepted"),
     "hub-refused": (422, "The hub's data set cannot be taken"),
     "reward-elsewhere": (422, "The API does not run this reward"),
@@ -155,7 +156,7 @@ def problem_of(error: Exception) -> ApiProblem:
         case ApiProblem():
             return error
         case ConfigProblems(problems=problems):
-            return ApiProblem("invalid-config", f"{_number(problems)} not accepted; see errors.", errors=problems)
+            return not_accepted("invalid-config", problems)
         case RequestValidationError():
             return _invalid(error)
         case RunNotFound():
@@ -224,8 +225,12 @@ def _http(error: HTTPException) -> ApiProblem:
 
 def refused(field: str, value: Any, message: str) -> ApiProblem:
     """One field of a request is not accepted."""
-    problem = FieldProblem(field=field, value=value, message=message)
-    return ApiProblem("invalid-request", f"{_number([problem])} not accepted; see errors.", errors=[problem])
+    return not_accepted("invalid-request", [FieldProblem(field=field, value=value, message=message)])
+
+
+def not_accepted(kind: str, problems: Sequence[FieldProblem]) -> ApiProblem:
+    n = "1 field is" if len(problems) == 1 else f"{len(problems)} fields are"
+    return ApiProblem(kind, f"{n} not accepted; see errors.", errors=problems)
 
 
 def _invalid(error: RequestValidationError) -> ApiProblem:
@@ -235,8 +240,7 @@ def _invalid(error: RequestValidationError) -> ApiProblem:
             where = fault["loc"][-1]
             why = fault.get("ctx", {}).get("error", "it cannot be parsed")
             return ApiProblem("invalid-json", f"At character {where}: {why}. Send a JSON object.")
-    problems = [_field_problem(fault) for fault in faults]
-    return ApiProblem("invalid-request", f"{_number(problems)} not accepted; see errors.", errors=problems)
+    return not_accepted("invalid-request", [_field_problem(fault) for fault in faults])
 
 
 def _field_problem(fault: Any) -> FieldProblem:
@@ -254,10 +258,6 @@ def _field_problem(fault: Any) -> FieldProblem:
     if fault["type"] == "extra_forbidden":
         message = f"unknown field {path[-1]!r}"
     return FieldProblem(field=".".join(path), value=value, message=message)
-
-
-def _number(problems: Sequence[FieldProblem]) -> str:
-    return "1 field is" if len(problems) == 1 else f"{len(problems)} fields are"
 
 
 def _sentence(error: Exception) -> str:

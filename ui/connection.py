@@ -9,6 +9,7 @@ settings page takes another token for the session either way.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
@@ -25,6 +26,18 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may do what those before it 
 DEFAULT_URL = "http://127.0.0.1:8000"
 PATIENCE_S = 5.0  # with every answer
 PROBE_S = 1.0  # with one that is only to show that the API is back: while it is waited for, nothing on the page moves
+
+
+LISTS = {  # kind of problem -> where the dashboard lists what there is; a program is told an address
+    "run-not-found": "The page Runs lists the runs.",
+    "prompt-not-found": "The run's page leads to its prompts.",
+    "prompt-set-not-found": "The page Data lists the sets.",
+    "evaluation-not-found": "The run's page lists its evaluations.",
+    "token-not-found": "Settings lists the tokens.",
+    "webhook-not-found": "Settings lists the webhooks.",
+}
+_LISTED = re.compile(r"GET /\S+ lists [^.]*\.")
+_PART = re.compile(r"^(query|body|path|header)(\.|$)")  # of a request, where a field came in
 
 
 def client() -> Client:
@@ -144,15 +157,38 @@ def show_refused(error: ApiError) -> None:
     if problem.status == 401 and st.session_state.pop("token", None):  # revoked or expired while it was used
         st.session_state["sign-in-refused"] = problem.detail
         st.rerun()
-    if problem.status == 422 and problem.errors and all(e.field.startswith("path.") for e in problem.errors):
-        problem = Problem(
-            title="There is nothing at this address", status=404, detail="Its run or prompt id is broken."
-        )
-    rows = "".join(f"<li><code>{escape(e.field)}</code>: {escape(e.message)}</li>" for e in problem.errors)
+    problem = in_words(problem)
+    rows = "".join(
+        f"<li>{f'<code>{escape(e.field)}</code>: ' if e.field else ''}{escape(e.message)}</li>" for e in problem.errors
+    )
     st.html(
         f'<div class="pc-banner pc-bad" role="alert"><b>{escape(problem.title)}.</b> {escape(problem.detail)}'
         f"{f'<ul>{rows}</ul>' if rows else ''}</div>"
     )
+
+
+def in_words(problem: Problem) -> Problem:
+    """What the API tells a program, for a person at the dashboard: its own ways out, and no parts of requests."""
+    if problem.status == 422 and problem.errors and all(e.field.startswith("path.") for e in problem.errors):
+        detail = "No run, prompt or set can have this id; the link may have been cut off."
+        return Problem(title="There is nothing at this address", status=404, detail=detail)
+    kind = problem.type.removeprefix("/problems/")
+    # What counts the errors is left out: they are listed.
+    detail = "" if problem.errors and problem.detail.endswith("see errors.") else problem.detail
+    return problem.model_copy(
+        update={
+            "title": "This is not accepted" if kind == "invalid-request" else problem.title,
+            "detail": _LISTED.sub(LISTS.get(kind, ""), detail).strip(),
+            "errors": [e.model_copy(update={"field": _PART.sub("", e.field)}) for e in problem.errors],
+        }
+    )
+
+
+def in_a_line(error: ApiError) -> str:
+    """For where there is no room for a list."""
+    problem = in_words(error.problem)
+    told = "; ".join(f"{e.field}: {e.message}".removeprefix(": ") for e in problem.errors)
+    return " ".join(part for part in (f"{problem.title}.", problem.detail, told) if part)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from api.client import ApiError, ApiUnreachable
 from api.schemas import CheckpointEvaluation, RunDetail
 from ui import blocks, text
 from ui.benchmarks import HELD_OUT
-from ui.connection import client, lacks
+from ui.connection import client, in_a_line, in_words, lacks
 from ui.palette import FINISHED_STATES
 
 EVERY_S = 2  # while one is under way
@@ -59,8 +59,8 @@ def _sent(run: RunDetail, ask: dict[str, Any]) -> None:
     except ApiUnreachable as error:
         st.error(f"Not sent: {error.why}. Press again when the API is back.")
     except ApiError as error:
-        told = "; ".join(f"{e.field}: {e.message}" for e in error.problem.errors)
-        st.error(text.markdown(told or f"{error.problem.title}. {error.problem.detail}"))
+        told = "; ".join(f"{e.field}: {e.message}" for e in in_words(error.problem).errors)
+        st.error(text.markdown(told or in_a_line(error)))
     else:
         st.session_state["evaluations-sent"] = st.session_state.get("evaluations-sent", 0) + 1
         st.rerun()
@@ -123,7 +123,7 @@ def _stop(evaluation: CheckpointEvaluation) -> None:
     except ApiUnreachable as error:
         st.toast(f"Not sent: {error.why}. Press again when the API is back.", icon=":material/error:")
     except ApiError as error:
-        st.toast(f"{error.problem.title}. {error.problem.detail}", icon=":material/error:")
+        st.toast(text.markdown(in_a_line(error)), icon=":material/error:")
     else:
         st.rerun()
 

@@ -11,7 +11,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import PromptMarkName, PromptMarkOut, PromptRow, PromptsMarked, RunDetail
 from ui import palette, text
-from ui.connection import client, lacks
+from ui.connection import client, in_words, lacks
 
 
 def words(mark: PromptMarkOut) -> str:
@@ -103,7 +103,7 @@ def send(ask: Callable[[], PromptsMarked]) -> None:
     except ApiUnreachable as error:
         st.toast(f"Not sent: {text.markdown(error.why)}. Press again when the API is back.", icon=":material/error:")
     except ApiError as error:
-        problem = error.problem
+        problem = in_words(error.problem)
         why = f" {problem.errors[0].value}: {problem.errors[0].message}." if problem.errors else ""
         st.toast(text.markdown(f"{problem.title}. {problem.detail}{why}"), icon=":material/error:")
     else:

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Depends
 
 from api.dependencies import json_body
 from api.openapi import problems
-from api.problems import ApiProblem
+from api.problems import ApiProblem, not_accepted
 from api.schemas import RewardOut, Rewards, RewardTest, RewardTested
-from pipeline.config import ConfigProblems, parse_reward
+from pipeline.config import ConfigProblems, FieldProblem, parse_reward
 from pipeline.rewards import Response, described, tried
 from pipeline.rewards.registry import parts_of
 
@@ -59,7 +59,7 @@ def list_rewards() -> Rewards:
     operation_id="test_reward",
     dependencies=[Depends(json_body)],
     responses=problems(
-        "invalid-request", "invalid-config", "reward-elsewhere", "invalid-json", "not-json", "body-too-large"
+        "invalid-request", "invalid-reward", "reward-elsewhere", "invalid-json", "not-json", "body-too-large"
     ),
 )
 def try_reward(body: RewardTest) -> RewardTested:
@@ -68,7 +68,10 @@ def try_reward(body: RewardTest) -> RewardTested:
     A response that takes too long, or whose comparison blows up, is failed, which is not 0. It is in nobody's way:
     every response gets a moment before a slow one gets more.
     """
-    config = parse_reward(body.reward)
+    try:
+        config = parse_reward(body.reward)
+    except ConfigProblems as error:
+        raise not_accepted("invalid-reward", error.problems) from None
     for part in parts_of(config)[0]:
         if (why := ELSEWHERE.get(part.reward.name)) is not None:
             raise ApiProblem(
@@ -78,7 +81,7 @@ def try_reward(body: RewardTest) -> RewardTested:
             )
         if (limit := getattr(part.reward, "timeout_s", 0.0)) > _LONGEST_S:
             message = f"at most {_LONGEST_S:g} s here; a run may take more"
-            raise ConfigProblems.one("reward.timeout_s", limit, message)
+            raise not_accepted("invalid-reward", [FieldProblem(field="reward.timeout_s", value=limit, message=message)])
     if not _AT_ONCE.acquire(timeout=_WAIT_S):
         raise ApiProblem(
             "too-many-requests",

@@ -34,7 +34,7 @@ from pipeline.config import pilot_home
 from pipeline.prompts.types import FileFault
 from pipeline.sandbox import ROOT
 
-HUB_WORDS: Final = "hub:OWNER/NAME, hub:OWNER/NAME@REVISION or hub:OWNER/NAME@REVISION:SPLIT"
+HUB_WORDS: Final = "hub:OWNER/NAME, hub:OWNER/NAME@REVISION, hub:OWNER/NAME:SPLIT or hub:OWNER/NAME@REVISION:SPLIT"
 HUB_PATTERN: Final = (
     r"^hub:([A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})(@([A-Za-z0-9_./-]{1,100}))?"
     r"(:([A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,4}))?$"

@@ -64,7 +64,9 @@ def find(source: str) -> tuple[str, list[Path]]:
     """(name for people, files) of what a config's data.train or data.eval says. Raises FileFault."""
     if (ref := set_ref(source)) is not None:
         if not ref.path.is_file():
-            raise FileFault("there is no such prompt set (any more); GET /api/v1/prompt-sets lists them")
+            raise FileFault(
+                "there is no such prompt set (any more); the page Data and GET /api/v1/prompt-sets list them"
+            )
         return ref.name, [ref.path]
     if (dataset := hub.hub_ref(source)) is not None:
         return dataset.repo, hub.fetched(dataset)

@@ -137,7 +137,9 @@ def test_a_data_set_that_does_not_come_is_told_in_words(
     assert len(gsm8k.asked) == n and "several splits" not in html(app), "only the button asks again"
     app = checked(look_at_it(app).click().run())
     assert len(gsm8k.asked) == n + 1 and "several splits" in html(app)
-    assert "accepted: hub:OWNER/NAME" in html(from_hub(app, "gsm8k", None))
+    page = html(from_hub(app, "gsm8k", None))
+    assert "<b>This is not accepted.</b>" in page and "<code>hub</code>: accepted: hub:OWNER/NAME, " in page
+    assert ", hub:OWNER/NAME:SPLIT or " in page and "query" not in page and "see errors" not in page
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     away = html(from_hub(app, "hub:openai/gsm8k:main/train", None))
     assert "The hub does not answer." in away and "upload the data set&#x27;s file" in away

@@ -125,6 +125,7 @@ def test_an_address_without_a_run(name: str, api: ApiServer) -> None:
         page = html(app)
         assert "pc-bad" in page and "There is no" in page.replace("There is nothing", "There is no"), page
         assert "All runs" in [link.proto.label for link in app.get("page_link")], "a way out"
+        assert "GET /" not in page and ("The page Runs lists the runs." in page) != (run_id == "no-id"), page
 
 
 # Run
@@ -238,7 +239,7 @@ def test_a_stop_that_is_refused(api: ApiServer, running: Story, monkeypatch: pyt
     problem = Problem(title="Not possible now", status=409, detail="The run has finished.")
     monkeypatch.setattr(Client, "stop_run", lambda self, run_id: (_ for _ in ()).throw(ApiError(problem)))
     app = click(open_page("run", run=str(running.id)), "stop-run")
-    assert "Not possible now. The run has finished." in app.toast[0].value
+    assert "Not possible now. The run has finished." in app.toast[0].value.replace("\\", "")
 
 
 def test_a_failed_run(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
@@ -599,7 +600,8 @@ def test_an_unseen_prompt(api: ApiServer, engine: sa.Engine, config: dict[str, A
 
 
 def test_a_prompt_that_is_not_there(api: ApiServer, running: Story) -> None:
-    assert "pc-banner" in html(open_page("prompt", run=str(running.id), prompt="nope"))
+    page = html(open_page("prompt", run=str(running.id), prompt="nope"))
+    assert "pc-banner" in page and "The run&#x27;s page leads to its prompts." in page and "GET /" not in page
 
 
 # New run
@@ -807,7 +809,12 @@ def test_a_clone(api: ApiServer, preset: dict[str, Any], running: Story) -> None
     app = checked(recent.select_index(0).run())
     assert app.button(key="use-recent-run").label == "Chosen" and "clone of demo" in app.success[0].value
     assert address(app) == {"clone": str(running.id)}
-    assert "cannot be cloned" in open_page("new_run", clone=str(uuid.uuid4())).warning[0].value
+    for gone, why in (
+        (str(uuid.uuid4()), "The page Runs lists the runs"),
+        ("zzz", "No run, prompt or set can have this"),
+    ):
+        warned = open_page("new_run", clone=gone).warning[0].value
+        assert "cannot be cloned" in warned and why in warned and "see errors" not in warned and "GET /" not in warned
 
 
 def test_what_is_chosen_is_loaded_and_own_edits_are_asked_for(
@@ -1025,7 +1032,12 @@ def test_a_reward_is_tried_and_explained(api: ApiServer) -> None:
     assert "<script>" not in shown and "\x1b" not in shown and len(shown) < 20_000
     app.text_area(key="rewards.parameters").set_value("timeout_s: 900")
     score = next(b for b in app.button if b.label == "Score")
-    assert "reward.timeout_s" in html(checked(score.click().run()))
+    shown = html(checked(score.click().run()))
+    assert (
+        "<b>The reward is not accepted.</b>" in shown
+        and "<code>reward.timeout_s</code>: " in shown
+        and "see errors" not in shown
+    )
     app.selectbox(key="reward").set_value("code")
     shown = html(checked(app.run()))
     assert "./pilot reward test code" in shown and not any(b.label == "Score" for b in app.button)

@@ -12,9 +12,18 @@ from typing import Any
 
 import pytest
 
-from api.schemas import Alert, EvaluationOut, FateCount, Ledger, PromptRow, RunDetail, StepOut
+from api.client import ApiError
+from api.problems import problem_of, refused
+from api.schemas import Alert, EvaluationOut, FateCount, Ledger, Problem, PromptRow, RunDetail, StepOut
+from db.evaluations import EvaluationNotFound
+from db.prompt_sets import PromptSetNotFound
+from db.runs import RunNotFound
+from db.tokens import TokenNotFound
+from db.views import PromptNotFound
+from db.webhooks import WebhookNotFound
 from pipeline.config import RunConfig
 from ui import diff, form, health, text
+from ui.connection import in_a_line, in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -22,6 +31,32 @@ NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
 def make_form(**chosen: str) -> list[form.Group]:
     return form.groups(RunConfig.model_json_schema(), lambda path, default: chosen.get(path.replace(".", "_"), default))
+
+
+@pytest.mark.parametrize(
+    ("error", "way_out"),
+    [
+        (RunNotFound(uuid.UUID(int=7)), "The page Runs lists the runs."),
+        (PromptNotFound(uuid.UUID(int=7), "p0"), "The run's page leads to its prompts."),
+        (PromptSetNotFound("sums", "1" * 16), "The page Data lists the sets."),
+        (EvaluationNotFound(uuid.UUID(int=7)), "The run's page lists its evaluations."),
+        (TokenNotFound(uuid.UUID(int=7)), "Settings lists the tokens."),
+        (WebhookNotFound(uuid.UUID(int=7)), "Settings lists the webhooks."),
+    ],
+)
+def test_a_program_is_told_an_address_and_a_person_a_page(error: Exception, way_out: str) -> None:
+    asked = problem_of(error)
+    assert "GET /api/v1/" in asked.detail
+    told = Problem.model_validate_json(bytes(asked.response("/").body))
+    assert in_words(told).detail == f"{asked.detail.partition(' GET')[0]} {way_out}"
+
+
+def test_refused_fields_are_told_without_the_parts_of_a_request() -> None:
+    told = Problem.model_validate_json(bytes(refused("body.url", "x", "give an address").response("/").body))
+    assert told.errors[0].field == "body.url" and told.detail == "1 field is not accepted; see errors."
+    assert in_a_line(ApiError(told)) == "This is not accepted. url: give an address"
+    whole = Problem.model_validate_json(bytes(refused("body", None, "send one file").response("/").body))
+    assert in_a_line(ApiError(whole)) == "This is not accepted. send one file"
 
 
 def test_every_field_of_the_config_is_in_the_form_once() -> None:

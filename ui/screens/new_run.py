@@ -18,7 +18,7 @@ from streamlit.delta_generator import DeltaGenerator
 from api.client import ApiError, ApiUnreachable
 from api.schemas import FieldProblem, Forecast, Preset, PromptSetOut, RunDetail, RunSummary
 from ui import outlook, text
-from ui.connection import answers, api_errors, client, lacks, schema_and_presets, show_lost, show_refused
+from ui.connection import answers, api_errors, client, in_words, lacks, schema_and_presets, show_lost, show_refused
 from ui.draft import YAML_KEY, Draft
 from ui.form import Field, Group, about, groups, lookup, name_in_words, place_of
 
@@ -125,7 +125,9 @@ def _draft(presets: list[Preset], asked: Asked) -> Draft:
             case RunDetail() as run:
                 draft.load(run.config, f"run {origin}", f"clone of {run.name}")
             case ApiError() as error:
-                st.warning(text.markdown(f"Run {origin} cannot be cloned: {error.problem.detail} Choose below."))
+                st.warning(
+                    text.markdown(f"Run {origin} cannot be cloned: {in_words(error.problem).detail} Choose below.")
+                )
     elif wanted and not origin and draft.source != f"preset {wanted}":
         found = next((p for p in presets if p.name == wanted), None)
         if found is None:

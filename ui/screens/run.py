@@ -17,7 +17,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import EvaluationOut, FateCount, RunDetail, StepOut
 from ui import benchmarks, blocks, charts, evaluations, health, palette, text
-from ui.connection import client, lacks, show_lost, show_refused
+from ui.connection import client, in_a_line, lacks, show_lost, show_refused
 from ui.feed import RunFeed, feed_of
 
 HEAD_S, CHARTS_S, SPEND_S = 2, 4, 6  # seconds between two refreshes of each part
@@ -313,7 +313,7 @@ def _ask(feed: RunFeed, what: Callable[[], RunDetail]) -> None:
     except ApiUnreachable as error:
         st.toast(f"Not sent: {error.why}. Press again when the API is back.", icon=":material/error:")
     except ApiError as error:
-        st.toast(f"{error.problem.title}. {error.problem.detail}", icon=":material/error:")
+        st.toast(text.markdown(in_a_line(error)), icon=":material/error:")
     else:
         st.rerun()
 

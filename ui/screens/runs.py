@@ -17,7 +17,7 @@ import streamlit as st
 from api.client import ApiError, ApiUnreachable
 from api.schemas import RunFacets, RunPage, RunSummary
 from ui import blocks, text
-from ui.connection import api_errors, client, lacks, show_lost
+from ui.connection import api_errors, client, in_a_line, lacks, show_lost
 from ui.palette import FINISHED_STATES, STATE_COLOURS
 
 PAGE_SIZE = 25
@@ -268,7 +268,7 @@ def _do(runs: list[RunSummary], do: Callable[[RunSummary], RunSummary]) -> None:
             refused.append(f"Not sent: {error.why}. Try again when the API is back.")
             break
         except ApiError as error:
-            refused.append(f"{run.name}: {error.problem.title}. {error.problem.detail}")
+            refused.append(f"{run.name}: {in_a_line(error)}")
     for words in refused[:3]:
         st.toast(text.markdown(words), icon=":material/error:")
     if not refused:
