@@ -106,11 +106,13 @@ def _prompts(facts: Facts, steps: Sequence[StepOut]) -> Iterator[Alert]:
         )
     short = [step.metrics.get("short_by") or 0.0 for step in steps[-5:]]
     if sum(n > 0 for n in short) > len(short) / 2:
+        missing = max(1, round(statistics.mean(short)))
+        prompts = "1 prompt" if missing == 1 else f"{missing:,} prompts"
         yield Alert(
             kind="short_batches",
             level="warn",
             title="Trains on fewer prompts than asked",
-            evidence=f"{statistics.mean(short):.0f} prompts short per step: too few lie between p_lower and p_upper.",
+            evidence=f"{prompts} short per step: too few lie between p_lower and p_upper.",
             suggestion="Widen the thresholds, add prompts, or lower update.batch_prompts.",
         )
 

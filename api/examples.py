@@ -533,12 +533,14 @@ ANSWERS: dict[str, Any] = {
         "rollouts": _range(234880),
         "tokens": _range(3758080),
         "gpu_hours": _range(0.31),
+        "device": "cuda",
         "shares": {"ready": _range(0.37), "skipped": _range(0.08), "deferred": _range(0.4), "evicted": _range(0.15)},
         "saving": _range(0.47),
         "runs": 1,
         "prompts": 4550,
         "visits": 16491,
         "unknown": ["How much runs differ: 1 run cannot tell. 10% are assumed, and 30% of speed."],
+        "advice": [],
     },
     "list_presets": [
         {

@@ -444,7 +444,11 @@ def data_upload(
     keys = {"prompt_key": prompt_key, "answer_key": answer_key, "tags_key": tags_key, "reward_key": reward_key}
     with _client() as client:
         stored = uploaded(client, file, name, mapping, keys)
-    print(stored.model_dump_json(indent=2) if as_json else f"{stored.ref}: {stored.n_prompts:,} prompts")
+    print(
+        stored.model_dump_json(indent=2)
+        if as_json
+        else f"{stored.ref}: {stored.n_prompts:,} prompt{'s' * (stored.n_prompts != 1)}"
+    )
 
 
 @data.command("fetch")

@@ -89,7 +89,7 @@ def converted(data: DataConfig, out: Path) -> str:
         written = convert_prompts(data, out)
     except (ConfigProblems, OSError) as error:
         raise Failure(str(error), WRONG_USE) from None
-    return f"{out}: {len(written):,} prompts"
+    return f"{out}: {len(written):,} prompt{'s' * (len(written) != 1)}"
 
 
 def uploaded(

@@ -8,7 +8,8 @@ from cli.table import table
 
 def forecast_told(told: Forecast) -> str:
     """By stage, with ranges, and what it rests on."""
-    rows = [("STAGE", "ROLLOUTS", "TOKENS", "GPU-HOURS")]
+    hours = "GPU-HOURS" if told.device == "cuda" else "HOURS OF A CPU SLOT"
+    rows = [("STAGE", "ROLLOUTS", "TOKENS", hours)]
     rows += [(s.stage, _count(s.rollouts), _count(s.tokens), _hours(s.gpu_hours)) for s in told.stages]
     rows.append(("training", _count(told.rollouts), _count(told.tokens), f"{_hours(told.gpu_hours)} with all the rest"))
     lines = [f"{told.steps:,} steps; {told.ends_by} ends it.", "", table(rows), ""]
@@ -19,12 +20,15 @@ def forecast_told(told: Forecast) -> str:
         lines.append(f"Saves {_percent(told.saving)} of the rollouts of GRPO for the same number of useful prompts.")
     if told.runs:
         runs = "1 run" if told.runs == 1 else f"{told.runs} runs"
+        prompts = "1 prompt" if told.prompts == 1 else f"{told.prompts:,} prompts"
+        visits = "1 visit" if told.visits == 1 else f"{told.visits:,} visits"
         but = ", but for what is not known" if told.unknown else ""
         lines.append(
-            f"Rests on {runs}, {told.prompts:,} prompts and {told.visits:,} visits. Ranges of rollouts and tokens are "
+            f"Rests on {runs}, {prompts} and {visits}. Ranges of rollouts and tokens are "
             f"meant to hold in 9 of 10 cases{but}; those of hours, while the device is as busy as it was."
         )
     lines += [f"Not known: {words}" for words in told.unknown]
+    lines += [f"Advice: {words}" for words in told.advice]
     return "\n".join(lines)
 
 

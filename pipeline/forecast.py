@@ -130,7 +130,8 @@ class Forecast(BaseModel):
     stages: list[StageForecast]
     rollouts: Range = Field(description="Training rollouts, pilots and commits together.")
     tokens: Range = Field(description="Response tokens of these.")
-    gpu_hours: Range = Field(description="Of everything, evaluation included; a CPU slot counts as one GPU.")
+    gpu_hours: Range = Field(description="Of everything, evaluation included; of a CPU run the hours of its slot.")
+    device: Literal["cpu", "cuda"] = Field(description="What the hours are of: a CPU slot, or GPUs.")
     shares: dict[str, Range] = Field(
         description="Share of the piloted prompts by the bucket that they land in; empty when nothing tells.",
         examples=[{"ready": {"low": 0.28, "expected": 0.33, "high": 0.38}}],
@@ -143,6 +144,7 @@ class Forecast(BaseModel):
     prompts: int = Field(description="Prompts that these runs visited.")
     visits: int = Field(description="Groups of their first stage.")
     unknown: list[str] = Field(description="What it cannot tell and why, in words.")
+    advice: list[str] = Field(description="What in the config is allowed and hardly meant, in words.")
 
 
 class _Expected(NamedTuple):
@@ -158,13 +160,13 @@ def forecast(config: RunConfig, n_train: int, n_eval: int, history: History = NO
     history = _cut(history, config.budget.steps)
     known = _Known(config, history)
     middle = _course(config, n_train, known, 0.0)
-    cheap = _course(config, n_train, known, 1.0) or _bound(config, n_train, cheap=True)
-    dear = _course(config, n_train, known, -1.0) or _bound(config, n_train, cheap=False)
-    steps, ends_by = _end(config, n_eval, known, middle or cheap)
-    courses = [(course, _end(config, n_eval, known, course)[0]) for course in (middle, cheap, dear) if course]
+    others = [_course(config, n_train, known, sigmas) for sigmas in (1.0, -1.0)] if middle else _bounds(config, n_train)
+    found = [course for course in (middle, *others) if course]
+    steps, ends_by = _end(config, n_eval, known, found[0])
+    courses = [(course, _end(config, n_eval, known, course)[0]) for course in found]
 
     def over(amount: Callable[[_Expected, int], float]) -> Range:
-        """Of the three ways that it may go: the one that pilots least need not be the one that commits least."""
+        """Of the ways that it may go: the one that pilots least need not be the one that commits least."""
         found = [float(amount(course, until)) for course, until in courses]
         return Range(low=min(found), expected=found[0] if middle else None, high=max(found))
 
@@ -206,6 +208,8 @@ def forecast(config: RunConfig, n_train: int, n_eval: int, history: History = NO
         prompts=history.prompts,
         visits=sum(seen.groups for seen in history.seen),
         unknown=_unknown(config, history, known, steps),
+        device=config.engine.device,
+        advice=_advice(config, n_train),
     )
 
 
@@ -334,7 +338,7 @@ class _Known:
         error = _between([second / mean for second in seconds] if mean else [], PACE_TO_PACE)
         low, high = min(*seconds, mean), max(*seconds, mean)
         if error > MOST:
-            self.doubts.append(f"How fast it is: {what} took {low:.2g} to {high:.2g} s. GPU-hours span these.")
+            self.doubts.append(f"How fast it is: {what} took {low:.2g} to {high:.2g} s. Hours span these.")
             return Range(low=low, expected=mean, high=high)
         factor = math.exp(Z_90 * error)
         return Range(low=min(low, mean / factor), expected=mean, high=max(high, mean * factor))
@@ -412,7 +416,7 @@ def _course(config: RunConfig, n_train: int, known: _Known, sigmas: float) -> _E
             groups = batch / useful
             if not method.keep_surplus:  # whole passes
                 groups = max(1.0, math.ceil(groups / most - 1e-9)) * most
-            groups = min(groups, float(method.max_rounds * most))
+            groups = min(groups, float(method.max_rounds * most), float(n_train))  # each prompt once a step
             pilots.append(0.0)
             commits.append(groups * method.n)
             trained.append(_trained(config, min(batch, groups * useful)))
@@ -421,6 +425,7 @@ def _course(config: RunConfig, n_train: int, known: _Known, sigmas: float) -> _E
             looked_at = min(batch / useful, float(method.max_rounds * most))
             if step == 1:  # what waits in the buffer from then on
                 looked_at += max(0.0, (1 + method.binding) * batch - batch * batch / (most * useful)) / useful
+            looked_at = min(looked_at, float(n_train))  # each prompt once a step
             committed = min(float(batch), looked_at * useful)
             pilots.append(looked_at * method.n_pilot)
             commits.append(committed * method.n_commit)
@@ -428,22 +433,33 @@ def _course(config: RunConfig, n_train: int, known: _Known, sigmas: float) -> _E
     return _Expected(pilots, commits, trained)
 
 
-def _bound(config: RunConfig, n_train: int, *, cheap: bool) -> _Expected:
-    """The least and the most that the method can sample, when nothing tells how many prompts are worth it."""
+def _bounds(config: RunConfig, n_train: int) -> list[_Expected]:
+    """The ends of what the method can sample, when nothing tells how many prompts are worth it; first the one in which
+    every prompt is. A step looks at each prompt once at most, however many passes it may take."""
     method, steps = config.method, config.budget.steps
     batch = min(config.update.batch_prompts, n_train)
+
+    def course(looked_at: float, committed: float, n: int, n_commit: int) -> _Expected:
+        found, trained = [float(looked_at * n)] * steps, [_trained(config, committed)] * steps
+        if isinstance(method, DapoMethod):
+            return _Expected([0.0] * steps, found, trained)
+        return _Expected(found, [float(committed * n_commit)] * steps, trained)
+
     if isinstance(method, DapoMethod):
-        most = min(method.gen_prompts or 3 * config.update.batch_prompts, n_train)
-        groups = batch if cheap else method.max_rounds * most
-        return _Expected([0.0] * steps, [float(groups * method.n)] * steps, [_trained(config, batch)] * steps)
+        most = min(method.max_rounds * (method.gen_prompts or 3 * config.update.batch_prompts), n_train)
+        full = min(batch, most)
+        return [course(full, full, method.n, 0), course(most, full, method.n, 0), course(most, 0, method.n, 0)]
     assert isinstance(method, PilotCommitMethod)
-    most = min(method.pilot_prompts or 3 * config.update.batch_prompts, n_train)
-    looked_at = batch if cheap else method.max_rounds * most
-    return _Expected(
-        [float(looked_at * method.n_pilot)] * steps,
-        [float(batch * method.n_commit)] * steps,
-        [_trained(config, batch)] * steps,
-    )
+    most = min(method.max_rounds * (method.pilot_prompts or 3 * config.update.batch_prompts), n_train)
+    full = min(batch, most)
+    none_ready = course(most, 0, method.n_pilot, method.n_commit)
+    # Solved at the first look, all of them: nothing is left to sample after that.
+    left = [max(0, min(most, n_train - step * most)) for step in range(steps)]
+    solved = none_ready._replace(pilots=[float(looked_at * method.n_pilot) for looked_at in left])
+    return [
+        course(full, full, method.n_pilot, method.n_commit), course(most, batch, method.n_pilot, method.n_commit),
+        none_ready, solved,
+    ]  # fmt: skip
 
 
 def _trained(config: RunConfig, prompts: float) -> float:
@@ -504,8 +520,20 @@ def _sought(config: RunConfig) -> str:
 
 
 _BOUNDS: Final = (
-    "Rollouts are given as bounds, from every prompt being worth it to as many passes as max_rounds allows."
+    "Rollouts are given as bounds: at least what is sampled when batches go short, because prompts are solved or too "
+    "hard; at most every pass that max_rounds allows."
 )
+
+
+def _advice(config: RunConfig, n_train: int) -> list[str]:
+    asked = config.update.batch_prompts
+    if asked <= n_train:
+        return []
+    has = "1 prompt" if n_train == 1 else f"{n_train:,} prompts"
+    return [
+        f"update.batch_prompts is {asked:,} and the training set has {has}: every batch goes short. Lower it, or "
+        "give more prompts."
+    ]
 
 
 def _unknown(config: RunConfig, history: History, known: _Known, steps: int) -> list[str]:

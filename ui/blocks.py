@@ -83,10 +83,11 @@ def bucket_tile(name: str, count: int, total: int, change: int, series: Sequence
     bucket = palette.BUCKETS[name]
     delta = "" if change == 0 else f"{change:+,}".replace("-", "−")
     shown, share = (text.number(count), escape(text.share(count, total))) if total else ("–", "–")
+    prompts = "1 prompt" if count == 1 else f"{count:,} prompts"
     st.html(
-        f'<div class="pc-tile" style="--c:{bucket.colour}" role="group" aria-label="{count:,} prompts {name}">'
+        f'<div class="pc-tile" style="--c:{bucket.colour}" role="group" aria-label="{prompts} {name}">'
         f'<div class="pc-tile-head"><i></i>{name}<em title="change in the last step">{delta}</em></div>'
-        f'<div class="pc-tile-value" data-count="{count}" title="{count:,} prompts">{shown}'
+        f'<div class="pc-tile-value" data-count="{count}" title="{prompts}">{shown}'
         f"<small>{share}</small></div>"
         f'<div class="pc-tile-meaning">{bucket.meaning}</div>{_spark(series)}</div>'
     )

@@ -11,7 +11,7 @@ from ui import blocks, palette, text
 
 
 def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
-    """price: of a GPU-hour, and its currency."""
+    """price: of a GPU-hour, and its currency; a run on the CPU has none."""
     st.html(
         '<div class="pc-heading"><h2>Forecast</h2>'
         f"<span>{text.number(forecast.steps)} steps, until <code>{escape(forecast.ends_by)}</code></span></div>"
@@ -21,10 +21,12 @@ def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
         for stage in forecast.stages
     ]
     training = [_count(forecast.rollouts), _count(forecast.tokens), _hours(forecast.gpu_hours)]
-    rows.append(['<b>in all</b><br><small class="pc-faint">hours with, counts without evaluation</small>', *training])
-    blocks.table(["stage", "rollouts", "tokens", "GPU-hours"], rows, right=(1, 2, 3), caption="Forecast by stage")
-    lines = []
-    if price is not None and forecast.gpu_hours.expected is not None:
+    counted = "rollouts and tokens of training; hours of everything, evaluation included"
+    rows.append([f'<b>in all</b><br><small class="pc-faint">{counted}</small>', *training])
+    hours = "GPU-hours" if forecast.device == "cuda" else "hours of a CPU slot"
+    blocks.table(["stage", "rollouts", "tokens", hours], rows, right=(1, 2, 3), caption="Forecast by stage")
+    lines = [f"<b>Advice:</b> {escape(words)}" for words in forecast.advice]
+    if price is not None and forecast.device == "cuda" and forecast.gpu_hours.expected is not None:
         lines.append(f"<b>{_money(forecast.gpu_hours, price)}</b> at {price[0]:,g} {escape(price[1])} a GPU-hour.")
     if forecast.shares:
         st.html(_shares(forecast.shares))
@@ -35,11 +37,11 @@ def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
         )
     if forecast.runs:
         runs = "1 run" if forecast.runs == 1 else f"{forecast.runs} runs"
+        seen = f"{text.counted(forecast.prompts, 'prompt')}, {text.counted(forecast.visits, 'visit')}"
         lines.append(
-            f"Rests on {runs} of this model on these prompts: {text.hover(forecast.prompts)} prompts, "
-            f"{text.hover(forecast.visits)} visits. Ranges of rollouts and tokens are meant to hold in 9 of 10 cases"
-            f"{', but for what is not known' if forecast.unknown else ''}; those of hours, while the device is as busy "
-            "as it was."
+            f"Rests on {runs} of this model on these prompts: {seen}. Ranges of rollouts and tokens are meant to hold "
+            f"in 9 of 10 cases{', but for what is not known' if forecast.unknown else ''}; those of hours, while the "
+            "device is as busy as it was."
         )
     lines += [f"<b>Not known:</b> {escape(words)}" for words in forecast.unknown]
     st.html("".join(f'<p class="pc-note">{line}</p>' for line in lines))

@@ -61,6 +61,11 @@ def hover(value: float | None, digits: int = 3) -> str:
     return f'<span title="{exact(value)}">{number(value, digits)}</span>'
 
 
+def counted(n: int, one: str) -> str:
+    """1 prompt, 12.3k prompts."""
+    return f"{number(n)} {one}" if n == 1 else f"{number(n)} {one}s"
+
+
 def size(n_bytes: float) -> str:
     """1300000 -> 1.3 MB."""
     for unit in ("B", "kB", "MB"):

@@ -68,6 +68,12 @@ def spike() -> list[StepOut]:
     return found
 
 
+def test_one_prompt_is_told_as_one() -> None:
+    for short_by, words in ((0.4, "1 prompt short per step:"), (1, "1 prompt short"), (3, "3 prompts short")):
+        (found,) = alerts(facts(steps=steps(short_by=short_by)))
+        assert found.evidence.startswith(words)
+
+
 LATE = NOW + dt.timedelta(seconds=240)
 
 

@@ -29,6 +29,9 @@ def test_a_forecast_rests_on_runs_of_the_same_prompts_and_model(
     client = Client(served.url, served.token)
     before = client.forecast_config(config)
     assert before.runs == before.visits == 0 and before.rollouts.expected is None
+    assert "HOURS OF A CPU SLOT" in forecast_told(before) and "Advice: update.batch_prompts is 16" in forecast_told(
+        before
+    )
     assert "not known" in forecast_told(before) and "no run has trained this model" in forecast_told(before)
 
     ran = story.Story(engine, config).start().train(30)
@@ -56,6 +59,7 @@ def test_a_forecast_rests_on_runs_of_the_same_prompts_and_model(
     words = forecast_told(told)
     assert "Rests on 1 run" in words and "pilot" in words and "budget.steps ends it" in words
     other_engine = config | {"engine": {"name": "torch", "device": "cuda"}}
+    assert "GPU-HOURS" in forecast_told(client.forecast_config(other_engine))
     assert client.forecast_config(other_engine).gpu_hours.expected is None, "another device has another pace"
     read: list[str] = []
 

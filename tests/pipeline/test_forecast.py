@@ -114,11 +114,41 @@ def test_grpo_is_known_without_a_history() -> None:
 def test_without_a_history_it_says_that_it_does_not_know() -> None:
     told = forecast(config(PILOT), N_PROMPTS, N_EVAL, NO_HISTORY)
     assert told.rollouts.expected is None and told.saving is None
-    assert told.rollouts.low == 40 * (32 * 8 + 32 * 24), "every pilot finds a prompt"
+    assert told.rollouts.low == N_PROMPTS * 8, "every prompt is solved at the first look"
     assert told.rollouts.high == 40 * (8 * 96 * 8 + 32 * 24), "as many passes as it may take"
     assert "no run has trained this model on these prompts yet" in told.unknown[0]
     outcome = sum(visit.n for step in simulated(config(PILOT)) for visit in step)
     assert told.rollouts.low <= outcome <= told.rollouts.high
+
+
+@pytest.mark.parametrize("n_prompts", [1, 10, 40, 400])
+@pytest.mark.parametrize("method", [PILOT, PILOT | {"max_rounds": 1}, {"name": "dapo", "n": 8}, GRPO])
+def test_bounds_hold_when_batches_go_short(method: dict[str, Any], n_prompts: int) -> None:
+    """Prompts are fewer than a batch, or all solved, too hard or worth it, or some of each."""
+    wanted = config(method, budget={"steps": 15})
+    told = forecast(wanted, n_prompts, N_EVAL)
+    worlds = [[0.0] * n_prompts, [0.5] * n_prompts, [1.0] * n_prompts]
+    worlds += [np.random.default_rng(seed).beta(0.5, 0.5, n_prompts).tolist() for seed in range(3)]
+    for ease in worlds:
+        allocator, visits = build_allocator(wanted, n_prompts), []
+        for _ in range(15):
+            if not allocator.pool_is_solved:
+                visits += one_step(allocator, World(ease))[0].visits
+        by_stage = Counter[str]()
+        for visit in visits:
+            by_stage[visit.stage] += visit.n
+        for stage in (s for s in told.stages if s.stage != "evaluation"):
+            assert stage.rollouts.low <= by_stage[stage.stage] <= stage.rollouts.high, (stage, ease[:3])
+        assert told.rollouts.low <= by_stage.total() <= told.rollouts.high
+
+
+def test_a_small_set_is_told_by_its_prompts_and_comes_with_advice() -> None:
+    told = forecast(config(PILOT, budget={"steps": 15}), 10, N_EVAL)
+    assert (told.rollouts.low, told.rollouts.high) == (10 * 8, 15 * (10 * 8 + 10 * 24))
+    (advice,) = told.advice
+    assert advice.startswith("update.batch_prompts is 32 and the training set has 10 prompts: every batch goes short.")
+    assert "has 1 prompt:" in forecast(config(GRPO), 1, N_EVAL).advice[0]
+    assert forecast(config(PILOT), 32, N_EVAL).advice == []
 
 
 def test_the_first_budget_that_is_reached_ends_it() -> None:

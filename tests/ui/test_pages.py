@@ -782,7 +782,9 @@ def test_a_forecast_beside_the_form(api: ApiServer, preset: dict[str, Any], engi
         client.change_settings(2, "EUR")
     app = open_page("new_run", clone=str(run.id))
     page = html(app)
-    assert "Rests on 1 run of this model" in page and "Saves <b>" in page and "EUR" in page
+    assert "Rests on 1 run of this model" in page and "Saves <b>" in page
+    assert "EUR" not in page and "hours of a CPU slot" in page and "GPU-hours" not in page, "only GPUs have a price"
+    assert "<b>Advice:</b> update.batch_prompts is 16 and the training set has 5 prompts" in page
     assert "deferred" in page and "pc-legend" in page
     Story(engine, preset | {"seed": 1}).start().train(10)
     with engine.begin() as connection:
@@ -791,6 +793,13 @@ def test_a_forecast_beside_the_form(api: ApiServer, preset: dict[str, Any], engi
     for seconds_ago, rests_on in ((1, "1 run"), (10, "2 runs")):
         app.session_state["new.answer"] = asked, time.monotonic() - seconds_ago, answer
         assert f"Rests on {rests_on} of this model" in html(checked(app.run()))
+    on_gpu = Story(engine, preset | {"engine": {"name": "torch", "device": "cuda"}}).start().train(10)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE runs SET dataset_id = :id"), {"id": digest})
+        connection.execute(sa.text("UPDATE runs SET device = 'cuda' WHERE id = :id"), {"id": on_gpu.id})
+        connection.execute(sa.text("UPDATE attempts SET seconds = 90"))
+    page = html(open_page("new_run", clone=str(on_gpu.id)))
+    assert "at 2 EUR a GPU-hour" in page and "CPU slot" not in page
 
 
 def test_a_clone(api: ApiServer, preset: dict[str, Any], running: Story) -> None:

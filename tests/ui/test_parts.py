@@ -216,6 +216,15 @@ def test_the_unit_of_hours(hours: float, unit: str, told: float) -> None:
     assert name == unit and hours * per_hour == pytest.approx(told)
 
 
+def test_one_is_told_as_one() -> None:
+    assert [text.counted(n, "prompt") for n in (0, 1, 2, 12_345)] == [
+        "0 prompts",
+        "1 prompt",
+        "2 prompts",
+        "12.3k prompts",
+    ]
+
+
 def test_a_column_has_its_points_below_each_other() -> None:
     assert [text.fixed(v, 4) for v in (None, 0.21, -0.0015)] == [
         "–", '<span title="0.21">0.2100</span>', '<span title="-0.0015">−0.0015</span>',

@@ -109,7 +109,7 @@ def test_a_token_is_made_shown_once_and_revoked(api: ApiServer) -> None:
 
 def test_the_price_is_set_for_everybody(api: ApiServer) -> None:
     app = section(open_page("settings"), "Price")
-    assert any("Not set yet" in c.value for c in app.caption)
+    assert any("Not set yet" in c.value for c in app.caption) and "a CPU slot has no price" in html(app)
     app.number_input[0].set_value(2.5)
     app.text_input[0].set_value("eur")
     (save,) = (b for b in app.button if b.label == "Save")

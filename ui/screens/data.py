@@ -224,7 +224,7 @@ def _query(known: Sequence[PromptSetOut]) -> dict[str, str | None]:
         help="plain: the columns named below. The others are the published columns of these sets, or verl's layout.",
     )  # fmt: skip
     reward = columns[1].selectbox("Check answers for reward", REWARDS, key="data.reward")
-    refs = {"none": None, **{f"{s.name} ({s.n_prompts:,} prompts, {s.version})": s.ref for s in known}}
+    refs = {"none": None, **{f"{s.name} ({text.counted(s.n_prompts, 'prompt')}, {s.version})": s.ref for s in known}}
     against = columns[2].selectbox("Find prompts also in", list(refs), key="data.against")
     query: dict[str, str | None] = {"mapping": mapping, "reward": None if reward == "none" else reward}
     query["against"] = refs[against]

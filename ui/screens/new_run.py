@@ -404,7 +404,8 @@ def _problem(words: str) -> None:
 def _prompts(draft: Draft, field: Field, sets: list[PromptSetOut], disabled: bool) -> None:
     """An uploaded set, or whatever else is typed: a path, or a data set of the hub."""
     words = {
-        s.ref: f"{s.name} · {text.number(s.n_prompts)} prompts, {text.size(s.n_bytes)} · {s.version[:8]}" for s in sets
+        s.ref: f"{s.name} · {text.counted(s.n_prompts, 'prompt')}, {text.size(s.n_bytes)} · {s.version[:8]}"
+        for s in sets
     }
     start = draft.start(field) or None
     typed = st.session_state.get(draft.key(field.id))

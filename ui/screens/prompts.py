@@ -231,7 +231,7 @@ def _paging(page: PromptPage, cursors: list[str | None]) -> None:
     first = (len(cursors) - 1) * PAGE_SIZE + 1
     last = first + len(page.prompts) - 1
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
-        st.caption(f"{first:,}–{last:,} of {page.total:,} prompts", width="content")
+        st.caption(f"{first:,}–{last:,} of {page.total:,} prompt{'s' * (page.total != 1)}", width="content")
         if st.button("Back", icon=":material/chevron_left:", disabled=len(cursors) == 1):
             cursors.pop()
             st.rerun()

@@ -162,7 +162,7 @@ def _revoke(token: TokenOut, me: TokenOut) -> None:
 def _price(missing: str | None) -> None:
     now = client().settings()
     with st.form("price", width=560):
-        _heading("Price of a GPU-hour", "from it the pages of runs show money; a CPU slot counts as one GPU")
+        _heading("Price of a GPU-hour", "from it runs on GPUs and their forecasts show money; a CPU slot has no price")
         price_column, currency_column = st.columns([2, 1])
         price = price_column.number_input(
             "Price",
@@ -181,7 +181,7 @@ def _price(missing: str | None) -> None:
         if now.changed_at:
             st.html(f'<div class="pc-facts">set by {escape(now.changed_by or "")} {text.when(now.changed_at)}</div>')
         else:
-            st.caption("Not set yet: runs show GPU-hours and no money.")
+            st.caption("Not set yet: no run shows money.")
     if missing:
         st.info(missing, icon=":material/lock:")
     if sent:
