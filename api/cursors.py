@@ -37,6 +37,7 @@ class RunsByNumber(RunsCursor):
 
 RUNS: dict[str, type[NewestRuns | RunsByName | RunsByNumber]] = {
     "created": NewestRuns, "name": RunsByName, "accuracy": RunsByNumber, "rollouts": RunsByNumber,
+    "state": RunsByNumber, "variance": RunsByNumber, "owner": RunsByName,
 }  # fmt: skip
 
 

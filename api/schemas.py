@@ -27,7 +27,10 @@ PromptMarkName = Literal["pin", "exclude", "clear", "retest"]
 PromptSort = Literal[
     "visits", "-visits", "rollouts", "-rollouts", "tokens", "-tokens", "success_rate", "-success_rate", "step", "-step"
 ]  # fmt: skip
-RunSort = Literal["created", "-created", "name", "-name", "accuracy", "-accuracy", "rollouts", "-rollouts"]
+RunSort = Literal[
+    "created", "-created", "name", "-name", "accuracy", "-accuracy", "rollouts", "-rollouts", "state", "-state",
+    "variance", "-variance", "owner", "-owner"
+]  # fmt: skip
 Tag = Annotated[
     str,
     Field(

@@ -7,15 +7,16 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Text, cast, func, literal, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, Double, Text, case, cast, func, literal, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
-from db.models import Run
+from db.models import RUN_STATES, Run, StepMetrics
 
-Sort = Literal["created", "name", "accuracy", "rollouts"]
+Sort = Literal["created", "name", "accuracy", "rollouts", "state", "variance", "owner"]
 Archived = Literal["no", "only", "any"]
 CURVE_POINTS = 30
 PACE_STEPS = 20
+BEYOND = 1e18  # any variance
 
 
 class Filter(NamedTuple):
@@ -81,8 +82,10 @@ def page(
 ) -> RunRows:
     """Up to `limit` runs, how many match in all, and where the next page begins; None when there is no further one.
 
-    Runs without an accuracy come last in both directions; equal values are in the order of ids. A run whose own sort
-    value changes between two pages may move across the border; no other one is lost or repeated.
+    Runs without an accuracy, a variance or an owner come last in both directions; states are in the order of a run's
+    life; equal values are in the order of ids. How long a run still takes is nothing to sort by: it follows from its
+    budgets, which its config has. A run whose own sort value changes between two pages may move across the border; no
+    other one is lost or repeated.
     """
     matching = select(Run).where(*_conditions(wanted))
     total = session.scalar(select(func.count()).select_from(matching.subquery())) or 0
@@ -188,7 +191,7 @@ def _conditions(wanted: Filter) -> list[ColumnElement[bool]]:
 
 
 def _sort_key(sort: Sort, descending: bool) -> ColumnElement[Any]:
-    """A value for every run, so that pages can go on after it; no accuracy counts as beyond the last."""
+    """A value for every run, so that pages can go on after it; where there is none it is beyond the last."""
     match sort:
         case "created":
             return Run.created_at.expression
@@ -198,3 +201,18 @@ def _sort_key(sort: Sort, descending: bool) -> ColumnElement[Any]:
             return func.coalesce(Run.accuracy, -1.0 if descending else 2.0)
         case "rollouts":
             return Run.rollouts.expression
+        case "state":
+            return cast(case({state: at for at, state in enumerate(RUN_STATES)}, value=Run.state), Double)
+        case "variance":
+            return func.coalesce(_reward_variance(), -1.0 if descending else BEYOND)
+        case "owner":
+            # The digit decides first, in every collation.
+            with_owner, without = ("1", "0") if descending else ("0", "1")
+            return func.coalesce(with_owner + func.lower(Run.created_by), without)
+
+
+def _reward_variance() -> ColumnElement[Any]:
+    """As `progress` tells it."""
+    value = StepMetrics.metrics["reward_variance"].astext.cast(Double)
+    lately = (StepMetrics.run_id == Run.id, StepMetrics.step > Run.step - PACE_STEPS)
+    return select(func.avg(value)).where(*lately).correlate(Run).scalar_subquery()

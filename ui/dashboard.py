@@ -13,7 +13,7 @@ if str(HERE.parent) not in sys.path:  # `streamlit run` puts only this folder on
 
 from ui.connection import sign_in  # noqa: E402 - found only now
 
-st.set_page_config(page_title="Pilot-Commit", page_icon=str(HERE / "icon.svg"), layout="wide")
+st.set_page_config(page_icon=str(HERE / "icon.svg"), layout="wide")
 st.logo(str(HERE / "logo.svg"), size="large")
 st.html(HERE / "style.css")
 
@@ -39,5 +39,6 @@ page = st.navigation(
     },
     position="top",
 )
+st.set_page_config(page_title=f"{page.title} · Pilot-Commit")
 if sign_in():
     page.run()

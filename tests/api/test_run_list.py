@@ -102,6 +102,31 @@ def test_every_sort_pages_without_loss_or_repetition(
         assert values[len(known) :] == [None] * (5 - len(known)), "runs without an accuracy come last"
 
 
+@pytest.mark.parametrize("limit", [1, 2, 50])
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("state", ["B", "b", "c_1", "c%1", "A"]),
+        ("-state", ["A", "c%1", "c_1", "b", "B"]),
+        ("owner", ["b", "A", "c_1", "c%1", "B"]),
+        ("-owner", ["A", "b", "B", "c%1", "c_1"]),
+        ("variance", ["A", "b", "c_1", "c%1", "B"]),
+        ("-variance", ["b", "A", "B", "c%1", "c_1"]),
+    ],
+)
+def test_sorts_by_state_owner_and_variance(
+    api: TestClient, engine: sa.Engine, six: list[models.Run], sort: str, expected: list[str], limit: int
+) -> None:
+    """The variance is the one that the list tells: of the last steps."""
+    for run, variances in ((six[0], [0.0, *[0.2] * 20]), (six[1], [0.1, 0.0])):
+        with engine.begin() as connection:
+            connection.execute(sa.update(models.Run).where(models.Run.id == run.id).values(step=len(variances)))
+        add(engine, *(step(run, at, metrics={"reward_variance": v}) for at, v in enumerate(variances, 1)))
+    assert names(api, sort=sort, limit=limit) == expected
+    told = {run["name"]: run["reward_variance"] for run in api.get("/api/v1/runs").json()["runs"]}
+    assert (told["b"], told["A"], told["B"]) == (pytest.approx(0.2), pytest.approx(0.05), None)
+
+
 def test_a_cursor_belongs_to_its_filters_and_its_sort(api: TestClient, six: list[models.Run]) -> None:
     first = api.get("/api/v1/runs", params={"limit": 1}).json()["next_cursor"]
     forged = encode(NewestRuns(filters="{}", id=six[0].id, value=T0))

@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, expec
 from api.client import Client
 from api.settings import Settings
 from bench.served import serving
+from db.models import Attempt
 from tests.api.served import ApiServer, free_port
 from tests.hub import Hub
 from tests.ui.story import Story
@@ -165,6 +166,7 @@ def test_buckets_move_without_a_reload(dashboard: str, watched: Watched, running
     page = watched.page
     page.goto(f"{dashboard}/run?run={running.id}")
     expect_counts(page, running)
+    expect(page).to_have_title("demo · Pilot-Commit")
     before = counts(page)
     assert sum(before.values()) == 200
     expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(6)
@@ -278,7 +280,7 @@ def test_every_page_fits(dashboard: str, browser: Browser, running: Story, tmp_p
         if path.startswith("run?"):
             expect(page.locator(".stVegaLiteChart svg.marks")).to_have_count(6)
         expect(page.get_by_text("Page not found")).to_have_count(0)
-        for width in (1440, 1024, 420):
+        for width in (1440, 1024, 420, 390):
             page.set_viewport_size({"width": width, "height": 900})
             deadline = time.monotonic() + 15
             while (wide := page.evaluate(BEYOND)) > 0:  # charts take their new width a moment later
@@ -290,6 +292,18 @@ def test_every_page_fits(dashboard: str, browser: Browser, running: Story, tmp_p
     background = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 380) == (scheme == "light")
     context.close()
+
+
+def test_the_step_under_way_fits_a_phone(dashboard: str, watched: Watched, engine: sa.Engine, running: Story) -> None:
+    """In words and as a bar."""
+    with engine.begin() as connection:
+        connection.execute(sa.update(Attempt).values(open_rollouts=1360))
+    watched.page.set_viewport_size({"width": 390, "height": 900})
+    watched.page.goto(f"{dashboard}/run?run={running.id}")
+    line = watched.page.locator(".pc-under-way")
+    expect(line).to_contain_text("up to 1,360 rollouts")
+    assert line.evaluate("e => e.scrollWidth <= e.clientWidth") and watched.page.evaluate(BEYOND) <= 0
+    assert line.locator(".pc-bar").evaluate("e => e.clientWidth") > 200
 
 
 def test_the_reference_of_the_api_needs_no_network(watched: Watched, api: ApiServer, tmp_path: Path) -> None:
@@ -425,6 +439,13 @@ def test_runs_are_found_ticked_and_compared(
         page.locator(f".st-key-select-{story.id} label").click()
         expect(page.locator(f".st-key-select-{story.id} input")).to_be_checked()
     expect(page.locator(".st-key-run-actions-bar")).to_contain_text("2 runs")
+    page.locator(".st-key-tags-selected button:visible").click()
+    page.get_by_label("Tags of all 2 runs").fill("first")
+    page.get_by_label("Tags of all 2 runs").press("Enter")
+    page.get_by_role("button", name="Save").click()  # whatever list the field still shows
+    for story in stories:
+        expect(page.locator(f".st-key-run-row-{story.id} .pc-tag")).to_have_text("first")
+    page.keyboard.press("Escape")
     page.locator(".st-key-compare-selected button:visible").click()
     chart = page.locator(".st-key-chart-compare")
     expect(chart.locator("svg.marks")).to_contain_text("training rollouts spent")
@@ -435,6 +456,7 @@ def test_runs_are_found_ticked_and_compared(
     assert "by=steps" in page.url
     expect(page.get_by_text("times fewer steps than")).to_be_visible()
     page.goto(page.url)
+    expect(page).to_have_title("Compare · Pilot-Commit")
     expect(chart.locator("svg.marks")).to_contain_text("training steps")
     for label, kind in (("SVG", "<svg xmlns="), ("Table", "group,runs,"), ("Curves", "group,run,")):
         with page.expect_download() as download:

@@ -69,6 +69,13 @@ def test_runs_of_every_kind(four: dict[str, Story]) -> None:
     assert "left</span>" in page and "waits</span>" in page
 
 
+def test_a_budget_of_steps_alone_has_a_bar(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:
+    run = Story(engine, config | {"budget": {"steps": 8}}).start().train(6)
+    row = html(open_page("runs"))
+    assert f'title="{run.rollouts:,}"' in row and row.count('class="pc-bar"') == 1
+    assert '<i style="width:75.0%' in row and "step 6 of 8" in row
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
@@ -78,6 +85,9 @@ def test_runs_of_every_kind(four: dict[str, Story]) -> None:
         ({"owner": "bob"}, ["broke"]),
         ({"q": "WO"}, ["works"]),
         ({"order": "name"}, ["broke", "done", "waits", "works"]),
+        ({"order": "state"}, ["waits", "works", "done", "broke"]),
+        ({"order": "most variance", "state": ["running", "queued"]}, ["works", "waits"]),
+        ({"order": "owner", "state": ["failed", "queued"]}, ["waits", "broke"]),
         ({"owner": "nobody"}, ["broke", "done", "works", "waits"]),  # not one of the choices: left out
     ],
 )

@@ -41,6 +41,8 @@ def render() -> None:
         # Flows of other steps, of which the address tells, are asked for when they are drawn.
         feed.open(client(), None if "flow" in st.query_params else FLOW_STEPS["last 20"])
         feed.fresh = True
+    if feed.run is not None:
+        st.set_page_config(page_title=f"{feed.run.name} · Pilot-Commit")
     live, drawn = feed.live, _drawn(feed)
 
     def part(draw: Callable[..., None], seconds: float, *given: Any) -> None:

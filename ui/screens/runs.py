@@ -16,7 +16,7 @@ import streamlit as st
 
 from api.client import ApiError, ApiUnreachable
 from api.schemas import RunFacets, RunPage, RunSummary
-from ui import blocks, text
+from ui import blocks, palette, text
 from ui.connection import api_errors, client, in_a_line, lacks, show_lost
 from ui.palette import FINISHED_STATES, STATE_COLOURS
 
@@ -31,7 +31,11 @@ SORTS = {
     "least accurate": "accuracy",
     "most rollouts": "-rollouts",
     "fewest rollouts": "rollouts",
+    "most variance": "-variance",
+    "least variance": "variance",
     "name": "name",
+    "state": "state",
+    "owner": "owner",
 }
 ARCHIVED = {"not archived": "no", "archived": "only", "all": "any"}
 UNFILTERED: dict[str, str | list[str] | None] = {
@@ -164,12 +168,14 @@ def _tick(run: RunSummary) -> None:
 
 
 def _cells(run: RunSummary) -> str:
+    step = f"step {run.step:,} of {run.steps_budget:,}"
+    # One bar: of the rollouts where they have a budget, else of the steps, which always have one.
+    steps = blocks.bar(run.step / run.steps_budget, palette.ACCENT) if run.rollouts_budget is None else ""
     cells = (
         f'<span title="{escape(_sentence(run.reason, run.todo))}">{blocks.state_chip(run.state)}</span>',
         f'{escape(text.method(run.method))}<small class="pc-under">{text.model(run.model)}</small>',
         _accuracy(run),
-        f'{blocks.of_budget(run.rollouts, run.rollouts_budget)}<small class="pc-under">step {run.step:,} of '
-        f"{run.steps_budget:,}</small>",
+        f'{blocks.of_budget(run.rollouts, run.rollouts_budget)}{steps}<small class="pc-under">{step}</small>',
         text.fixed(run.reward_variance, 3) if run.reward_variance is not None else '<span class="pc-faint">–</span>',
         _time(run),
         f'<span title="{escape(run.created_by or "not known")}">{escape(run.created_by or "–")}</span>',
@@ -280,11 +286,12 @@ def _tags(facets: RunFacets, runs: list[RunSummary]) -> None:
     common = [tag for tag in runs[0].tags if all(tag in run.tags for run in runs)]
     missing = lacks("run")
     with st.popover("Tags", icon=":material/label:", key="tags-selected", disabled=bool(missing), help=missing):
-        with st.form("tags", border=False):
+        # Save is beside the field: below it, the field's list would lie over it.
+        with st.form("tags", border=False), st.container(horizontal=True, vertical_alignment="bottom"):
             chosen = st.multiselect(
                 "Tags" if len(runs) == 1 else f"Tags of all {len(runs)} runs", sorted({*facets.tags, *common}),
                 default=common, key=f"tags-{'-'.join(str(run.id)[:8] for run in runs)}-{len(common)}",
-                accept_new_options=True, max_selections=20, placeholder="Choose or type one and press Enter",
+                accept_new_options=True, max_selections=20, placeholder="Type and press Enter", width=240,
             )  # fmt: skip
             saved = st.form_submit_button("Save", type="primary")
         if saved:
