@@ -27,7 +27,7 @@ from pipeline.config import (
 from pipeline.engines.verl.compose import refused_overrides
 from pipeline.prompts import files, places
 from pipeline.prompts.mappings import Layout, layout, read
-from pipeline.prompts.types import FileFault, Message, Prompt, PromptSet, RowFault, make_prompt
+from pipeline.prompts.types import FileFault, Message, NoColumn, Prompt, PromptSet, RowFault, make_prompt
 from pipeline.rewards.registry import RewardConfig, parts_of
 from pipeline.rewards.weighted import SumReward
 
@@ -126,8 +126,7 @@ def _check_columns(path: Path, by: Layout) -> None:
     for needed in (by.prompt, f"{by.answer}|{by.solution}"):
         wanted = [column for column in needed.split("|") if column]
         if names is not None and not any(c in names or c.split(".")[0] in names for c in wanted):
-            there = ", ".join(names)[:300] or "none"
-            raise FileFault(f"has no column {' or '.join(map(repr, wanted))}; columns there: {there}")
+            raise NoColumn(wanted, names)
 
 
 def _dressed(prompt: Prompt, system: str | None, template: str | None) -> Prompt:

@@ -15,7 +15,7 @@ from pipeline.prompts.load import columns_of, read_prompts
 from pipeline.prompts.mappings import LAYOUTS, Layout, layout
 from pipeline.prompts.places import SetRef, find, from_here
 from pipeline.prompts.tokenizer import ChatTokenizer
-from pipeline.prompts.types import FaultKind, FileFault, Message, Prompt, RowFault
+from pipeline.prompts.types import FaultKind, FileFault, Message, NoColumn, Prompt, RowFault
 from pipeline.rewards import Response, RewardConfig, Scorer, Verdict
 from pipeline.rewards.maths import MathReward
 from pipeline.rewards.registry import parts_of
@@ -73,6 +73,7 @@ class PromptReport(BaseModel):
 
     accepted: bool
     fault: str | None = Field(description="Why the file could not be read to its end; null when it could.")
+    columns: list[str] = Field([], description="Where the fault is a column that is missing: those that are there.")
     n_rows: int
     n_prompts: int = Field(description="Different prompts among them that can be used.")
     longest: int | None = Field(description="Tokens of the longest prompt, chat template included; null: not counted.")
@@ -142,6 +143,7 @@ class _Findings:
 def examine(paths: Sequence[Path], by: Layout, ask: Questions) -> tuple[PromptReport, list[Prompt]]:
     """The report, and the prompts that can be used, each once. Raises nothing: what is wrong is in the report."""
     findings, unchecked, fault, n_rows = _Findings(), [], None, 0
+    columns: list[str] = []
     first: dict[tuple[Message, ...] | str, tuple[str, Prompt]] = {}  # chat -> where it came first
     keys: dict[str, str] = {}
     try:
@@ -164,6 +166,7 @@ def examine(paths: Sequence[Path], by: Layout, ask: Questions) -> tuple[PromptRe
                 findings.add("replaced", row, "has a U+FFFD in its prompt or answer")
     except FileFault as error:
         fault = str(error)
+        columns = error.columns if isinstance(error, NoColumn) else []
     if not first and fault is None and not findings.found:
         fault = "has no prompts; a prompt set needs at least one"
     placed = list(first.values())
@@ -177,6 +180,7 @@ def examine(paths: Sequence[Path], by: Layout, ask: Questions) -> tuple[PromptRe
     report = PromptReport(
         accepted=fault is None and not any(finding.refuses for finding in told),
         fault=fault,
+        columns=columns,
         n_rows=n_rows,
         n_prompts=len(first),
         longest=longest,

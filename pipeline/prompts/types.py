@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -30,6 +31,15 @@ class RowFault(ValueError):
 
 class FileFault(ValueError):
     """Why a file cannot be read at all, or not beyond a point: what follows "the file ..."."""
+
+
+class NoColumn(FileFault):
+    """A file declares its columns, and one that was asked for is not among them."""
+
+    def __init__(self, wanted: Sequence[str], columns: Sequence[str]) -> None:
+        self.columns = list(columns)
+        there = ", ".join(columns)[:300] or "none"
+        super().__init__(f"has no column {' or '.join(map(repr, wanted))}; columns there: {there}")
 
 
 @dataclass(frozen=True, slots=True)

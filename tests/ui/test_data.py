@@ -61,6 +61,24 @@ def test_one_prompt_is_no_prompts(api: ApiServer) -> None:
     assert [s.value for s in checked(app.run()).success] == ["1 prompt, it can be used"]
 
 
+def test_a_file_with_other_columns_is_led_to_the_boxes_above(api: ApiServer) -> None:
+    app = open_page("data")
+    app.file_uploader[0].set_value(("a.csv", b"question,reply\n1+1=,2\n2+2=,4\n", "text/csv"))
+    app = checked(app.run())
+    (error,) = (e.value.replace("\\", "") for e in app.error)
+    assert error == (
+        "Not accepted: the file has no column 'prompt'; columns there: question, reply. Name its columns above."
+    )
+    app.text_input(key="data.prompt_key").set_value("question")
+    app = checked(app.text_input(key="data.answer_key").set_value("reply").run())
+    assert [s.value for s in app.success] == ["2 prompts, all of them can be used"] and not app.error
+
+    app = open_page("data")
+    app.file_uploader[0].set_value(("a.json", b"{", "text/plain"))
+    (fault,) = checked(app.run()).error
+    assert "the file is not JSON" in fault.value and "rows" not in fault.value and "columns" not in fault.value
+
+
 def said(app: AppTest) -> str:
     return "\n".join(caption.value for caption in app.caption)
 

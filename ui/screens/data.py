@@ -167,7 +167,7 @@ def _add_file(known: Sequence[PromptSetOut]) -> None:
     )  # fmt: skip
     if report is not None:
         _checked(
-            file.name, report, "mend the rows below and choose the file again",
+            file.name, report, "name other columns above, or mend the rows below and choose the file again",
             lambda name: client().upload_prompts(name, file.name, content, **query),
         )  # fmt: skip
 
@@ -276,11 +276,13 @@ def _checked(source: str, report: PromptReport, way_out: str, add: Callable[[str
             "1 prompt, it can be used" if one else f"{report.n_prompts:,} prompts, all of them can be used",
             icon=":material/check_circle:",
         )
-    else:
+    elif report.fault:  # of the whole: it says more than the rows that were read until then
         what = "data set" if source.startswith("hub:") else "file"
-        why = f": the {what} {text.markdown(report.fault)}" if report.fault else ""
+        above = " Name its columns above." if report.columns else ""
+        st.error(f"Not accepted: the {what} {text.markdown(report.fault)}.{above}", icon=":material/error:")
+    else:
         st.error(
-            f"Not accepted{why}. Of {report.n_rows:,} rows {report.n_prompts:,} can be used; a set is kept as a whole "
+            f"Not accepted. Of {report.n_rows:,} rows {report.n_prompts:,} can be used; a set is kept as a whole "
             f"or not at all, so {way_out}.",
             icon=":material/error:",
         )
