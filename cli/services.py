@@ -54,6 +54,26 @@ class Services:
         """Names of the private servers that have ended by themselves."""
         return [name for name, server in self._servers.items() if server.poll() is not None]
 
+    def start_again(self, name: str) -> None:
+        """Start a private server that has ended, with its data and at the address that its clients have.
+
+        Call it from the main thread. Raises ServicesError, and OSError when its files cannot be used.
+        """
+        data = self.home / name / "data"
+        if not data.exists():  # a new and empty one is nothing to go on with
+            raise ServicesError(f"Its data, {data}, is gone. Restore it from a backup.")
+        url = self._start(name)
+        if url != (self.database_url if name == postgres.NAME else self.broker_url):
+            raise ServicesError("Its port was taken by another program meanwhile. The next start takes another one.")
+
+    def _start(self, name: str) -> str:
+        data = _folder(self.home, name) / "data"
+        if name == postgres.NAME:
+            url, self._servers[name] = postgres.start(self.home, server_account(data, postgres.program()))
+        else:
+            url, self._servers[name] = broker.start(self.home, server_account(data, broker.program()))
+        return url
+
     def stop(self) -> None:
         """Stop the private servers (end their clients first) and release the home. Safe to repeat."""
         while self._servers:
@@ -90,11 +110,9 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Services:
         if running.broker_url:
             _check_broker(running.broker_url)
         if not running.database_url:
-            account = server_account(_folder(home, postgres.NAME) / "data", postgres.program())
-            running.database_url, running._servers[postgres.NAME] = postgres.start(home, account)
+            running.database_url = running._start(postgres.NAME)
         if not running.broker_url:
-            account = server_account(_folder(home, broker.NAME) / "data", broker.program())
-            running.broker_url, running._servers[broker.NAME] = broker.start(home, account)
+            running.broker_url = running._start(broker.NAME)
     except PermissionError as error:
         running.stop()
         raise ServicesError(

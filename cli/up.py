@@ -2,7 +2,8 @@
 
 Order up: services, then migrations beside API and dashboard, then the worker. Order down: dashboard, API and
 worker, then the supervisors of runs (their trainers save a checkpoint), then the services. The launcher owns no run:
-supervisors live in sessions of their own, and it finds them by the records in `<home>/processes`.
+supervisors live in sessions of their own, and it finds them by the records in `<home>/processes`. What ends by itself
+in between is started again, and runs go on meanwhile.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from worker import host
 _READY_TIMEOUT_S = 90.0  # seconds; a cold, busy machine reads every package from disk first
 _GRACE_S = 10.0  # for API, worker and dashboard
 _KILL_S = 10.0  # a process that SIGKILL does not end in this time hangs in the kernel
+_ENDS, _ENDS_WITHIN_S = 3, 60.0  # what ends so often in so many seconds is not started again
 _RUN_GRACE_S = 120.0  # for a supervisor: its trainer finishes the step and saves a checkpoint
 (_MARK,) = host.mark("", 0)  # the name of the variable by which a worker marks what works for a run
 _TITLES = {"api": "API", "ui": "dashboard", "worker": "worker", "migrate": "migration"}
@@ -44,6 +46,7 @@ class StopAsked(Exception):
 
 @dataclass
 class _Child:
+    command: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
     logged: int  # bytes that the log held before
@@ -63,6 +66,8 @@ class Platform:
     stop: StopSignals
     seconds: float = 0.0
     _children: dict[str, _Child] = field(default_factory=dict)
+    _ready: bool = False
+    _ends: dict[str, list[float]] = field(default_factory=dict)  # by name: when it ended by itself
 
     @property
     def api_url(self) -> str:
@@ -73,26 +78,48 @@ class Platform:
         return f"http://{LOOPBACK}:{self.ui_port}"
 
     def check(self) -> None:
-        """Raises Failure when a part of the platform has ended by itself."""
-        for name, child in self._children.items():
-            code = child.process.poll()
-            if code is not None:
-                raise Failure(
-                    f"The {_TITLES[name]} ended by itself ({_ending(code)}), so everything is stopped. "
-                    f"Its log, {child.log}, ends:\n{child.tail()}"
-                )
+        """Start again what has ended by itself.
+
+        Raises Failure when that came before all was ready, or again and again, or when it cannot be started.
+        """
+        if self.stop.requested:
+            return  # it is to end, and nothing is started for it any more
+        # What the others need comes first, and answers before they are started.
         for name in self.running.exited():
             log = self.home / "logs" / f"{name}.log"
-            raise Failure(
-                f"The private {name} ended by itself, so everything is stopped. Its log, {log}, ends:\n{log_tail(log)}"
-            )
+            self._may_start_again(name, f"The private {name} ended by itself", log, log_tail(log))
+            self._start_server_again(name)
+        for name, child in list(self._children.items()):
+            code = child.process.poll()
+            if code is not None:
+                ended = f"The {_TITLES[name]} ended by itself ({_ending(code)})"
+                self._may_start_again(name, ended, child.log, child.tail())
+                self._start(name, *child.command)
+
+    def _may_start_again(self, name: str, ended: str, log: Path, tail: str) -> None:
+        now = time.monotonic()
+        ends = self._ends[name] = [end for end in self._ends.get(name, []) if now - end < _ENDS_WITHIN_S] + [now]
+        if not self._ready or len(ends) >= _ENDS:
+            raise Failure(f"{ended}, so everything is stopped. Its log, {log}, ends:\n{tail}")
+        _say(f"{ended}; it is started again.", error=True)
+
+    def _start_server_again(self, name: str) -> None:
+        self.stop.impatient = True
+        try:
+            self.running.start_again(name)
+        except (ServicesError, OSError) as error:
+            raise Failure(f"The private {name} cannot be started again, so everything is stopped. {error}") from None
+        except KeyboardInterrupt:
+            pass  # asked to stop, twice: whoever called looks at that next
+        finally:
+            self.stop.impatient = False
 
     def _start(self, name: str, *command: str) -> None:
         log = log_path(self.home, name)
         logged = log.stat().st_size if log.exists() else 0
         argv = [sys.executable, *command]
         child = processes.start(self.home, name, argv, env=self._environment(), cwd=ROOT, log=log)
-        self._children[name] = _Child(child, log, logged)
+        self._children[name] = _Child(command, child, log, logged)
 
     def _environment(self) -> dict[str, str]:
         path = os.environ.get("PYTHONPATH")
@@ -139,6 +166,7 @@ class Platform:
             if self.stop.pause(0.1 if waiting else 0.0):
                 raise StopAsked
         self.seconds += time.monotonic() - began
+        self._ready = True
 
     def _migrated(self) -> None:
         child = self._children["migrate"]

@@ -17,6 +17,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -240,13 +241,71 @@ def test_killed_launcher(home: Path, started: list[Launcher]) -> None:
             process.wait()
 
 
-def test_part_that_ends_by_itself(home: Path, started: list[Launcher]) -> None:
-    """Its end is told with the tail of its log, and the rest is stopped."""
+def test_part_that_ends_by_itself_is_started_again(home: Path, started: list[Launcher]) -> None:
+    """At the same address, while a run trains on in the same attempt; a signal meanwhile ends all as ever."""
     launcher = Launcher(home)
     started.append(launcher.ready())
+    run_id = launcher.pilot("run", "start", "demo", "--set", "budget.steps=100000").stdout.split()[-1]
+    before = trains_on(launcher, run_id, 0)
+    titles = {"api": "API", "ui": "dashboard", "worker": "worker"}
+    for name, title in (titles | {"postgres": "private postgres", "broker": "private broker"}).items():
+        kill_and_wait(launcher, name)
+        assert re.search(f"^The {title} ended by itself.*; it is started again", launcher.text, re.M), launcher.text
+        before = trains_on(launcher, run_id, before)
+    assert urllib.request.urlopen(f"http://127.0.0.1:{launcher.ports[1]}/_stcore/health").status == 200
+
+    launcher.child("api").kill()
+    launcher.process.send_signal(signal.SIGINT)
+    said = launcher.ended(0)
+    assert "so everything is stopped" not in said and "Saving 1 run" in said
+
+
+def kill_and_wait(launcher: Launcher, name: str) -> None:
+    """Until another process is recorded in its place."""
+    ended = launcher.child(name)
+    ended.kill()
+
+    def replaced() -> bool:
+        found = [processes.find(entry) for entry in processes.recorded(launcher.home) if entry.name == name]
+        return any(process not in (None, ended) for process in found)
+
+    assert processes.wait_until(replaced, timeout_s=60), launcher.text
+
+
+def trains_on(launcher: Launcher, run_id: str, before: int) -> int:
+    """The step that the run has come to, after `before` and in its first attempt. It answers at the same port."""
+    run: dict[str, Any] = {}
+
+    def further() -> bool:
+        shown = launcher.pilot("run", "show", run_id, "--json")
+        run.update(json.loads(shown.stdout) if shown.returncode == 0 else {})
+        return bool(run) and run["step"] > before
+
+    assert processes.wait_until(further, timeout_s=90, every_s=0.5), (run, launcher.text)
+    assert run["state"] == "running" and run["attempt"] == 1
+    return int(run["step"])
+
+
+def test_part_that_ends_again_and_again(home: Path, started: list[Launcher]) -> None:
+    """The third end within a minute is told with the tail of its log, and the rest is stopped."""
+    launcher = Launcher(home)
+    started.append(launcher.ready())
+    for _ in range(2):
+        kill_and_wait(launcher, "worker")
     launcher.child("worker").kill()
     said = launcher.ended(1)
-    assert "The worker ended by itself (signal SIGKILL)" in said and " ready." in said
+    assert said.count("The worker ended by itself (signal SIGKILL); it is started again.") == 2
+    assert "The worker ended by itself (signal SIGKILL), so everything is stopped. Its log" in said
+
+
+def test_part_that_ends_before_it_was_ready(home: Path, started: list[Launcher]) -> None:
+    launcher = Launcher(home)
+    started.append(launcher)
+    assert processes.wait_until(lambda: (home / "processes/api.json").exists(), timeout_s=READY_S)
+    launcher.child("api").kill()
+    said = launcher.ended(1)
+    assert "The API ended by itself (signal SIGKILL), so everything is stopped. Its log" in said
+    assert "started again" not in said
 
 
 def test_signal_while_it_starts(home: Path, started: list[Launcher]) -> None:
