@@ -20,6 +20,7 @@ Measure = Literal["rollouts", "tokens", "steps", "hours"]
 MEASURES: tuple[Measure, ...] = ("rollouts", "tokens", "steps", "hours")
 NEVER = 1e300  # in place of infinity, so that two that never get there are equal: their ratio is 1
 RESAMPLES = 4000
+FEWEST_SEEDS = 3  # of an interval: the bootstrap of two has three outcomes, and says little of other seeds
 
 
 class Interval(NamedTuple):
@@ -150,7 +151,7 @@ def _against(
     if paired:
         my_costs, base_costs = [of_mine[seed] for seed in shared], [of_base[seed] for seed in shared]
     found = interval(my_costs, base_costs, paired=paired)
-    many = min(len(mine), len(base)) > 1  # one seed says nothing about others
+    many = min(len(mine), len(base)) >= FEWEST_SEEDS
     return Ratio(
         value=_bounded(found.value),
         low=_bounded(found.low) if many else None,

@@ -412,7 +412,8 @@ class Ratio(BaseModel):
     """How many times less than the baseline a group spends until the target: above 1 is better.
 
     value: of the medians; null: the baseline never gets there. low, high: 95% bootstrap interval over seeds; null: no
-    bound, as one of the two does not always get there or has one run only. paired: seeds were resampled in pairs.
+    bound, as one of the two does not always get there or has fewer than three runs. paired: seeds were resampled in
+    pairs.
     """
 
     value: float | None

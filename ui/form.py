@@ -170,6 +170,28 @@ def with_unknown(form: list[Group], config: dict[str, Any], given: dict[str, Any
     return add(config, given, "")
 
 
+def in_order(schema: Schema, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with its keys in the schema's order, at every depth; the database keeps them in one of its own."""
+
+    def ordered(node: Schema, value: Any) -> Any:
+        node = _resolve(schema, node)
+        if "anyOf" in node:
+            node = _resolve(schema, next(option for option in node["anyOf"] if option.get("type") != "null"))
+        if isinstance(value, list):
+            return [ordered(node.get("items", {}), item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "discriminator" in node:
+            member = node["discriminator"]["mapping"].get(value.get(node["discriminator"]["propertyName"]))
+            node = _resolve(schema, {"$ref": member}) if member else {}
+        properties, other = node.get("properties", {}), node.get("additionalProperties")
+        keys = [*(key for key in properties if key in value), *(key for key in value if key not in properties)]
+        return {key: ordered(properties.get(key, other if isinstance(other, dict) else {}), value[key]) for key in keys}
+
+    found: dict[str, Any] = ordered(schema, config)
+    return found
+
+
 def place_of(text: str, path: str) -> str:
     """', line 3, "steps: 0"': where in YAML the field at a dotted path is. A text box has no numbers to count by."""
     line = line_of(text, path)

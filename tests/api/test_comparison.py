@@ -96,8 +96,8 @@ def test_groups_and_ratios(api: TestClient, six: list[models.Run]) -> None:
     assert (fast["seeds"], fast["reached"], fast["runs"]) == ([0, 1], 2, [str(run.id) for run in six[:2]])
     assert (fast["to_target"]["rollouts"], fast["to_target"]["steps"]) == (3000, 20)
     assert fast["against"] is None and body["baseline"] == 0
-    assert slow["against"] == {"value": pytest.approx(2 / 3), "low": pytest.approx(2 / 3), "high": pytest.approx(2 / 3),
-                               "paired": True}  # fmt: skip
+    two = {"value": pytest.approx(2 / 3), "low": None, "high": None, "paired": True}
+    assert slow["against"] == two, "two seeds say little about others"
     assert (lonely["reached"], lonely["to_target"]["rollouts"], lonely["against"]) == (0, None, None)
     assert new["accuracy"] is None
     fields = {d["field"]: d["values"] for d in body["differences"]}
@@ -105,6 +105,20 @@ def test_groups_and_ratios(api: TestClient, six: list[models.Run]) -> None:
         "update.lr": [1e-3, 5e-4, None, None], "method.name": ["grpo", "grpo", "dapo", None],
         "method.n": [None, None, 8, None],
     }  # fmt: skip
+
+
+def test_an_interval_takes_three_seeds(api: TestClient, engine: sa.Engine, six: list[models.Run]) -> None:
+    thirds = []
+    for twin, pace in ((six[0], 40), (six[2], 60)):
+        run = add_run(engine, name="exp s2", config=twin.config | {"seed": 2}, step=30)
+        add(engine, attempt(run, 1, started_at=BEGAN))
+        add(engine, *(evaluation(run, at, at / 100, pace * at) for at in (0, 10, 20, 30)))
+        thirds.append(run)
+    ratio = pytest.approx(2 / 3)
+    found = compare(api, [*six[:4], *thirds], target=0.2)["groups"][1]["against"]
+    assert found == {"value": ratio, "low": ratio, "high": ratio, "paired": True}
+    found = compare(api, [*six[:4], thirds[0]], target=0.2)["groups"][1]["against"]
+    assert (found["low"], found["high"]) == (None, None), "the baseline has three, the other has two"
 
 
 def test_another_baseline_and_measure(api: TestClient, six: list[models.Run]) -> None:

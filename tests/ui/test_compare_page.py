@@ -68,7 +68,7 @@ def test_seeds_become_one_line(five: list[Story]) -> None:
     page = html(app)
     assert "2 of 2 reach it" in page and "seeds 0, 1" in page
     assert ">pilot</span>" in page and ">grpo</span>" in page, "what the names have in common"
-    assert "baseline" in page and "seeds paired" in page
+    assert "baseline" in page and "(no interval: fewer than 3 seeds)" in page
     assert "<code>method.name</code>" in page and "<code>method.n</code>" in page and "<code>seed" not in page
     rows = drawn(app)
     assert {name for name in rows["group"] if name} == {"pilot", "grpo"}
@@ -76,6 +76,16 @@ def test_seeds_become_one_line(five: list[Story]) -> None:
     assert kinds == {"run": 4 * 3, "middle": 2 * compared.GRID, "target": 1}
     bands = zip(rows["low"], rows["accuracy"], rows["high"], strict=True)
     assert all(low <= middle <= high for low, middle, high in bands if low is not None)
+
+
+def test_an_interval_over_three_seeds(engine: sa.Engine, config: dict[str, Any], five: list[Story]) -> None:
+    for name, first in (("pilot", five[0]), ("grpo", five[2])):
+        method = first.now().config["method"]
+        five.append(
+            Story(engine, config | {"name": f"{name} s2", "seed": 2, "method": method}, seed=2).start().train(10)
+        )
+    page = html(open_page("compare", run=ids([*five[:4], *five[5:]])))
+    assert "seeds 0, 1, 2" in page and 'title="seeds paired">(' in page and "no interval" not in page
 
 
 def test_alignment(five: list[Story]) -> None:

@@ -279,6 +279,17 @@ def test_a_queued_run(api: ApiServer, engine: sa.Engine, config: dict[str, Any])
     assert "Queued" in page and "Waiting for a worker" not in page, "it waits for the other"
 
 
+def test_the_config_is_told_in_the_order_of_its_fields(
+    api: ApiServer, engine: sa.Engine, config: dict[str, Any], tmp_path: Path
+) -> None:
+    """At every depth, lists and members of unions included; the database sorts keys by their length."""
+    run = Story(engine, config | {"evaluation": story.several(tmp_path)})
+    whole = run_config.parse_config(config | {"evaluation": story.several(tmp_path)}).model_dump(mode="json")
+    app = open_page("run", run=str(run.id), below="Config")
+    assert app.code[0].value == text.yaml(whole).rstrip()
+    assert text.yaml(run.now().config) != text.yaml(whole)
+
+
 def test_the_priority_of_a_queued_run(
     api: ApiServer, engine: sa.Engine, config: dict[str, Any], database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from ui.connection import api_errors, client, show_lost
 
 MOST = 20
 OFFERED = 50
+FEWEST_SEEDS = 3  # of which the API tells an interval
 REFRESH_S = 10
 
 
@@ -192,20 +193,21 @@ def _group_row(at: int, group: RunGroup, found: Comparison, per_hour: float) -> 
     lasted = never if cost.hours is None else text.fixed(cost.hours * per_hour, 2)
     return [
         _dot(at, group.name), f'<span title="{seeds}; {reached}">{reached}</span>', *costs, lasted,
-        "baseline" if at == found.baseline else _ratio(group), text.percent(group.accuracy),
-        text.percent(group.best_accuracy), text.fixed(group.reward_variance, 3),
+        "baseline" if at == found.baseline else _ratio(group, found.groups[found.baseline]),
+        text.percent(group.accuracy), text.percent(group.best_accuracy), text.fixed(group.reward_variance, 3),
     ]  # fmt: skip
 
 
-def _ratio(group: RunGroup) -> str:
+def _ratio(group: RunGroup, base: RunGroup) -> str:
     found = group.against
     if found is None:
         return '<span class="pc-faint">never gets there</span>'
     if found.value is None:
         return "the baseline never does"
     if found.low is None and found.high is None:
-        return f'<b>{found.value:.2f}×</b> <span class="pc-faint" title="one run of a group, or one that never gets ' \
-            'there, has no interval">no interval</span>'  # fmt: skip
+        few = min(len(group.runs), len(base.runs)) < FEWEST_SEEDS
+        why = f"fewer than {FEWEST_SEEDS} seeds" if few else "one never gets there"
+        return f'<b>{found.value:.2f}×</b> <span class="pc-faint">(no interval: {why})</span>'
     low, high = (f"{end:.2f}" if end is not None else "?" for end in (found.low, found.high))
     how = "seeds paired" if found.paired else "seeds not paired: the groups have different ones"
     return f'<b>{found.value:.2f}×</b> <span class="pc-faint" title="{how}">({low}–{high})</span>'

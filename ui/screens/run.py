@@ -16,8 +16,8 @@ import streamlit as st
 
 from api.client import ApiError, ApiUnreachable
 from api.schemas import EvaluationOut, FateCount, RunDetail, StepOut
-from ui import benchmarks, blocks, charts, evaluations, health, palette, text
-from ui.connection import client, in_a_line, lacks, show_lost, show_refused
+from ui import benchmarks, blocks, charts, evaluations, form, health, palette, text
+from ui.connection import client, in_a_line, lacks, schema_and_presets, show_lost, show_refused
 from ui.feed import RunFeed, feed_of
 
 HEAD_S, CHARTS_S, SPEND_S = 2, 4, 6  # seconds between two refreshes of each part
@@ -180,7 +180,8 @@ def _below(run_id: str) -> None:
             case "Attempts":
                 _attempts(feed.run)
             case "Config":
-                st.code(text.yaml(feed.run.config), language="yaml", height=420)
+                config = form.in_order(schema_and_presets()[0], feed.run.config)
+                st.code(text.yaml(config), language="yaml", height=420)
             case _:
                 _step_table(_steps(feed))
     except ApiUnreachable:
