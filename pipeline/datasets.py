@@ -85,7 +85,8 @@ class Prepared:
             "also held out": self.held_out,
         }
         words = ", ".join(f"{n:,} {why}" for why, n in left_out.items() if n)
-        return f"{self.path}: {len(self.prompts):,} prompts of {self.rows:,} rows" + (f" ({words})" if words else "")
+        kept = "1 prompt" if len(self.prompts) == 1 else f"{len(self.prompts):,} prompts"
+        return f"{self.path}: {kept} of {self.rows:,} rows" + (f" ({words})" if words else "")
 
 
 def prepare(

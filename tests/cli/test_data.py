@@ -80,7 +80,7 @@ def test_what_cannot_be_read_so(own: Path) -> None:
 def test_a_file_is_uploaded_as_it_is(api: ApiServer, own: Path, tmp_path: Path) -> None:
     address = {"PILOT_API_URL": api.url, "PILOT_TOKEN": api.token}
     given = pilot("upload", own, *OWN, **address)
-    assert given.returncode == 0 and given.stdout.startswith("set:own@") and given.stdout.endswith(": 1 prompts\n")
+    assert given.returncode == 0 and given.stdout.startswith("set:own@") and given.stdout.endswith(": 1 prompt\n")
     again = json.loads(pilot("upload", own, *OWN, "--name", "mine", "--json", **address).stdout)
     with Client(api.url, api.token) as client:
         assert {s.ref for s in client.list_prompt_sets().prompt_sets} == {given.stdout.split(": ")[0], again["ref"]}
@@ -105,7 +105,7 @@ def test_a_data_set_of_the_hub_is_uploaded(api: ApiServer, hub: Hub) -> None:
     hub["openai/gsm8k:main/train.jsonl"] = json.dumps({"question": "1+1?", "answer": "so\n#### 2"}).encode()
     told = {"PILOT_API_URL": api.url, "PILOT_TOKEN": api.token}
     added = pilot("upload", "hub:openai/gsm8k", "--mapping", "gsm8k", **told)
-    assert added.returncode == 0 and added.stdout.endswith(": 1 prompts\n"), added.stderr
+    assert added.returncode == 0 and added.stdout.endswith(": 1 prompt\n"), added.stderr
     with Client(api.url, api.token) as client:
         (stored,) = client.list_prompt_sets().prompt_sets
     assert (stored.name, stored.file) == ("gsm8k-train", f"hub:openai/gsm8k@{'a' * 40}:train")

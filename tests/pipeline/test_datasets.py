@@ -119,7 +119,7 @@ def test_training_sets_by_their_published_columns(
     train, _ = prepare(name, tmp_path / "out", files, held_out=["amc23"])
     (written,) = rows_of(train.path)
     assert written == {"prompt": f"{question}\n\n{INSTRUCTION}", "answer": answer, "tags": [source]}
-    assert "1 prompts of 2 rows (1 repeated)" in str(train)
+    assert "1 prompt of 2 rows (1 repeated)" in str(train)
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert rows_of(train.path) == [{"prompt": "Kept?", "answer": "1", "tags": ["polaris"]}]
     assert len(held_out.prompts) == 2
     assert str(train).endswith(
-        "train.jsonl: 1 prompts of 10 rows (3 without question or answer, 2 repeated, 3 with contradicting answers, "
+        "train.jsonl: 1 prompt of 10 rows (3 without question or answer, 2 repeated, 3 with contradicting answers, "
         "1 also held out)"
     )
     assert not [p for p in tmp_path.iterdir() if p.is_dir()], "no scratch folder is left"

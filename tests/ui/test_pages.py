@@ -590,7 +590,7 @@ def test_a_selection_of_prompts_is_marked(
         assert client.prompts(run, marked="retest").total == n
         client.mark_prompts(run, "exclude", ["p0003"])
     app = open_page("prompts", run=run, marked="excluded")
-    assert "of 1 prompts" in app.caption[0].value
+    assert "of 1 prompt" in app.caption[0].value
     (row,) = app.get("page_link")[1:]
     assert row.proto.icon == ":material/block:" and row.proto.label.startswith(":gray[to be excluded ·] What is 3")
     refused = click(app, "all-retest")
