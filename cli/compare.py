@@ -33,7 +33,8 @@ def told_of(found: Comparison) -> str:
             "baseline" if at == found.baseline else _ratio(group), accuracy(group.accuracy),
             accuracy(group.best_accuracy),
         ))  # fmt: skip
-    words = f"{target} Medians until it is reached; times fewer {found.by} than {base}, with 95% intervals over seeds."
+    ratios = f"times fewer {found.by} than {base}, with 95% intervals from three seeds on."
+    words = f"{target} Medians until it is reached; {ratios}"
     parts = [table(rows), "", words]
     if found.differences:
         head = ("CONFIG", *(group.name for group in found.groups))

@@ -56,7 +56,7 @@ def answers() -> bool:
     return True
 
 
-def lacks(scope: Scope) -> str | None:
+def lacks(scope: Scope, way_out: str = "see Settings") -> str | None:
     """Why what needs this scope cannot be done with the token in use, for a person; None when it can.
 
     None also when the API does not tell: then it is the API that refuses, in its own words.
@@ -67,7 +67,7 @@ def lacks(scope: Scope) -> str | None:
         return None
     if SCOPES.index(has) >= SCOPES.index(scope):
         return None
-    return f"This needs a token with the scope {scope!r}; the one in use, {name!r}, has {has!r}; see Settings."
+    return f"This needs a token with the scope {scope!r}; the one in use, {name!r}, has {has!r}; {way_out}."
 
 
 @st.cache_data(show_spinner=False, max_entries=64, ttl=3600)  # no token ever changes its scope
@@ -122,10 +122,10 @@ def has_own_token() -> bool:
     return _given_token() is not None
 
 
-def token_form() -> None:
-    """Takes a token for this browser session."""
+def token_form(scope: Scope = "run") -> None:
+    """Takes a token for this browser session. scope: what it should have."""
     with st.form("sign-in"):
-        st.markdown("A token of this platform: `./pilot token create NAME --scope run` makes one.")
+        st.markdown(f"A token of this platform: `./pilot token create NAME --scope {scope}` makes one.")
         token = st.text_input("Token", type="password", autocomplete="current-password").strip()
         if refused := st.session_state.pop("sign-in-refused", None):
             st.warning(refused)

@@ -53,7 +53,12 @@ def unit_of_hours(most: float) -> tuple[str, float]:
 
 
 def exact(value: float | None) -> str:
-    return "" if value is None else f"{value:,}"
+    """Every digit of a count; of what was measured or divided, six that count, and all before the point."""
+    if value is None:
+        return ""
+    if float(value).is_integer() or abs(value) >= 1e6:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.6g}'):,}"
 
 
 def hover(value: float | None, digits: int = 3) -> str:
@@ -128,6 +133,11 @@ def ago(then: dt.datetime | None) -> str:
 def when(then: dt.datetime | None) -> str:
     """As HTML: how long ago, with the exact time on hover."""
     return "–" if then is None else f'<span title="{moment(then)}">{ago(then)}</span>'
+
+
+def since(then: dt.datetime) -> str:
+    """As HTML: for how long by now, with the exact time on hover."""
+    return f'<span title="since {moment(then)}">{duration((now() - then).total_seconds())}</span>'
 
 
 def moment(then: dt.datetime) -> str:

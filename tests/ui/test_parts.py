@@ -201,6 +201,15 @@ def test_numbers(value: float | None, words: str) -> None:
     assert text.number(value) == words
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, ""), (7, "7"), (5.0, "5"), (5023.572776340865, "5,023.57"), (0.1 + 0.2, "0.3"), (-0.0015, "-0.0015"),
+     (1e-5, "1e-05"), (123456789, "123,456,789"), (2**60, "1,152,921,504,606,846,976"), (1234567.8, "1,234,568")],
+)  # fmt: skip
+def test_exact_values_have_sensible_digits(value: float | None, words: str) -> None:
+    assert text.exact(value) == words
+
+
 def test_little_is_not_told_as_nothing() -> None:
     assert [text.hundredths(v) for v in (0.0, 0.0004, 0.01, 1234.5)] == ["–", "<0.01", "0.01", "1,234.50"]
     assert [text.share(n, 1000) for n in (0, 9, 10, 1000)] == ["0%", "<1%", "1%", "100%"]

@@ -34,7 +34,7 @@ def test_workers(api: ApiServer, engine: sa.Engine) -> None:
     assert f'<a href="run?run={run.id}" target="_self">&lt;b&gt;on a GPU</a>' in page
     assert "94% busy" in page and "31% busy" in page and "free" in page
     assert "not known" in page, "a GPU that tells nothing is not idle"
-    assert "silent since" in page and "1 of 2" in page, "what is silent offers nothing"
+    assert "silent for <span" in page and "1 of 2" in page, "what is silent offers nothing"
     with Session(engine) as session, session.begin():
         session.get_one(Run, run.id).deleted_at = sa.func.now()
     assert "a deleted run" in html(checked(app.run()))
@@ -68,6 +68,10 @@ def test_without_the_scope_settings_say_why(
     app = open_page("settings")
     assert f"with the scope `{scope}`" in " ".join(m.value for m in app.markdown)
     assert "Tokens are for administrators" in html(app)
+    assert "see Settings" not in html(app) and f"has {scope!r}; Access takes another one." in html(app).replace(
+        "&#x27;", "'"
+    )
+    assert any("--scope admin" in m.value for m in app.markdown), "what is missing is what is offered"
     assert not [label for label in labels(app) if "Make" in label]
     app = section(app, "Price")
     (save,) = (b for b in app.button if b.label == "Save")

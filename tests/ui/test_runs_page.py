@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -66,7 +67,9 @@ def test_runs_of_every_kind(four: dict[str, Story]) -> None:
     assert 'title="Out of &lt;memory&gt;. Read its log' in page, "the reason, escaped"
     assert '<span class="pc-tag">baseline</span>' in page and ">bob</span></span>" in page
     assert page.count("clip-path:polygon") == 2, "accuracy of those that were evaluated twice"
-    assert "left</span>" in page and "waits</span>" in page
+    assert "left</span>" in page and re.search(
+        r"waits</span><small [^>]*>for <span [^>]*>[\d.]+ s</span></small>", page
+    )
 
 
 def test_a_budget_of_steps_alone_has_a_bar(api: ApiServer, engine: sa.Engine, config: dict[str, Any]) -> None:

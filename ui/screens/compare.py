@@ -151,7 +151,9 @@ def _table(found: Comparison) -> None:
         base = found.groups[found.baseline]
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
             target = "no target yet" if found.target is None else f"until {text.percent(found.target, 0)} is reached"
-            _heading("Rollouts to target", f"medians, {target}; ratios with 95% bootstrap intervals over seeds")
+            _heading(
+                "Rollouts to target", f"medians, {target}; ratios with 95% bootstrap intervals from three seeds on"
+            )
             with st.container(horizontal=True, width="content", vertical_alignment="center"):
                 names = [group.name for group in found.groups]
                 if len(names) > 1:

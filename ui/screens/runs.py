@@ -215,7 +215,7 @@ def _time(run: RunSummary) -> str:
     if run.finished_at and run.state in FINISHED_STATES:
         return f"{text.when(run.finished_at)}{ran}"
     if run.state == "queued":
-        return f'<span class="pc-faint">waits</span><small class="pc-under">since {text.when(run.created_at)}</small>'
+        return f'<span class="pc-faint">waits</span><small class="pc-under">for {text.since(run.created_at)}</small>'
     return f'<span class="pc-faint">not known yet</span>{ran}'
 
 

@@ -27,7 +27,7 @@ def render() -> None:
         "Section", SECTIONS, default=SECTIONS[0], key="section", bind="query-params", label_visibility="collapsed"
     )
     with api_errors():
-        missing = lacks("admin")
+        missing = lacks("admin", f"{SECTIONS[0]} takes another one")
         match section:
             case "Price":
                 _price(missing)
@@ -59,7 +59,7 @@ def _access(missing: str | None) -> None:
             own = "Use the dashboard's own token again" if has_own_token() else "Sign out"
             st.button(own, icon=":material/logout:", key="sign-out", on_click=_sign_out)
         with st.expander("Use another token in this browser session"):
-            token_form()
+            token_form("admin" if missing else "run")
     if missing:
         blocks.empty("Tokens are for administrators", escape(missing))
         return

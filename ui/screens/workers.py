@@ -60,7 +60,7 @@ def _host(worker: WorkerOut) -> None:
         silent = worker.silent_since
         chip = "silent" if silent else "answers"
         colour = palette.STATE_COLOURS["failed" if silent else "succeeded"]
-        words = f"silent since {text.when(silent)}" if silent else f"cores {_use(worker.cpu_use)}"
+        words = f"silent for {text.since(silent)}" if silent else f"cores {_use(worker.cpu_use)}"
         st.html(
             f'<div class="pc-heading"><h2>{escape(worker.host)}</h2>'
             f'<b class="pc-chip" style="--c:{colour}"><i></i>{chip}</b><span>{words}</span></div>'
