@@ -26,6 +26,7 @@ from db.models import Attempt
 from tests.api.served import ApiServer, free_port
 from tests.hub import Hub
 from tests.ui.story import Story
+from ui import palette
 from ui.palette import BUCKETS
 
 pytestmark = pytest.mark.browser
@@ -258,6 +259,31 @@ def test_from_the_list_to_a_prompt_and_its_deep_link(
     page.goto(f"{dashboard}/prompt?run={running.id}&prompt={first.id}")
     expect(page.locator("pre.pc-text").first).to_have_text(first.text)
     expect(page.locator("pre.pc-text").nth(1)).to_have_text(first.answer)
+
+
+COUNTS = """() => [...document.querySelectorAll('.st-key-bucket button')].map(
+    b => getComputedStyle(b, '::after').content.replaceAll('"', ''))"""
+
+
+def test_the_prompts_follow_a_run_without_a_reload(
+    dashboard: str, watched: Watched, api: ApiServer, running: Story, tmp_path: Path
+) -> None:
+    page = watched.page
+    with Client(api.url, api.token) as client:
+        client.mark_prompts(running.id, "exclude", bucket="committed")
+    page.goto(f"{dashboard}/prompts?run={running.id}&marked=in+any+way")
+    rows = page.locator('[class*="st-key-prompt-row-"] a')
+    expect(rows.nth(2)).to_contain_text("to be excluded")
+    running.apply_marks().train(2)
+    expect(rows.nth(2)).to_have_text(re.compile("excluded ·(?<!to be excluded ·)"))
+    page.wait_for_function(
+        f"words => JSON.stringify(({COUNTS})()) === words",
+        arg=json.dumps(
+            [str(running.now().buckets.get(bucket, 0)) for bucket in palette.BUCKETS], separators=(",", ":")
+        ),
+    )
+    page.screenshot(path=tmp_path / "prompts.png", full_page=True)
+    assert watched.loads == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

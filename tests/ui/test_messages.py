@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from api.client import Client
 from bench.dashboard import Visitor, visiting
 from bench.served import serving
 from tests.api.served import ApiServer, free_port
 from tests.ui.story import Story
+from ui import text
 
 HEAD_S = 2  # the timer of the run page's head
 
@@ -83,3 +85,49 @@ def test_nothing_says_ready_while_an_api_that_hangs_is_waited_for(visitor: Visit
         assert "The API does not answer" in html(visitor) and waited > 4000
         assert visitor.open("new", {}).ms < 2500, "it is not asked for the config again"
         assert [words.split(":")[0] for words in alerts(visitor)] == ["Not checked"]
+
+
+def test_the_prompts_of_a_run_that_lives_follow_it(
+    visitor: Visitor, api: ApiServer, engine: sa.Engine, config: dict[str, Any]
+) -> None:
+    """Marks that are held, counts and rows: with no map drawn, and on the page of the list that is looked at."""
+
+    def refresh() -> str:
+        watch, *rows = list(visitor.fragments)
+        visitor.problems.clear()
+        visitor.refresh(watch)
+        told, drawn = html(visitor), []
+        for row in rows:
+            visitor.refresh(row)
+            drawn += visitor.drawn
+        visitor.drawn = drawn
+        return told
+
+    def links() -> list[str]:
+        return [e.page_link.label for e in visitor.drawn if "&prompt=" in e.page_link.query_string]
+
+    def counted(run: Story, page: str) -> bool:
+        return all(f"content: '{text.number(n)}'" in page for n in run.now().buckets.values())
+
+    run = Story(engine, config).start().train(5)
+    with Client(api.url, api.token) as client:
+        client.mark_prompts(run.id, "exclude", bucket="ready")
+        visitor.open("prompts", {"run": str(run.id), "marked": "in any way"})
+        assert set(visitor.fragments.values()) == {4} and charts(visitor) == 2
+        assert all(label.startswith(":gray[to be excluded") for label in links()) and counted(run, html(visitor))
+        run.apply_marks().train(3)
+        page = refresh()
+        assert not visitor.problems and charts(visitor) == 0, "the map costs the database more"
+        assert len(links()) > 3 and all(label.startswith(":gray[excluded") for label in links()) and counted(run, page)
+        api.stop()
+        before, page = links(), refresh()
+        assert "The API does not answer" in page and "last known ones; trying again every 4 s" in page
+        assert links() == before, "the rows stay"
+        api.start()
+        run.train(1)
+        assert counted(run, refresh()) and not visitor.problems and links() == before
+        run.finish("succeeded", "done")
+        watch = next(iter(visitor.fragments))
+        visitor.fragments.clear()
+        visitor.refresh(watch)
+        assert charts(visitor) == 2 and not visitor.fragments, "the whole page, and no timer"

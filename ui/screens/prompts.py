@@ -1,6 +1,8 @@
 """The prompts of a run: which are too hard, too easy or just right, and what each has cost.
 
-The API adds up and pages; what is shown can be taken away as the prompt set of the next run.
+The API adds up and pages; what is shown can be taken away as the prompt set of the next run. While the run lives the
+counts and the table follow it, and keep the last known rows when the API is away; the map costs the database more, and
+is drawn anew with the page.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from typing import TypedDict
 
 import streamlit as st
 
+from api.client import ApiError, ApiUnreachable
 from api.schemas import Difficulty, PromptPage, PromptRow, RunDetail
 from ui import blocks, charts, marks, palette, text
-from ui.connection import api_errors, client
+from ui.connection import api_errors, client, show_lost, show_refused
 from ui.form import lookup
 
 PAGE_SIZE = 25
+REFRESH_S = 4
 MAP_PARTS = 40
 MOST_BINS = 20
 SORTS = {
@@ -50,7 +54,6 @@ def _page(run_id: str, run: RunDetail) -> None:
     st.title("Prompts", anchor=False)
     _map(run)
     which = _selection(run)
-    cursors: list[str | None] = st.session_state.setdefault(f"prompts.cursors.{run_id}", [None])
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         sort = st.selectbox(
             "Order", list(SORTS), format_func=SORTS.__getitem__, key="sort", bind="query-params", width=200,
@@ -59,7 +62,14 @@ def _page(run_id: str, run: RunDetail) -> None:
         right = st.container(horizontal=True, width="content", vertical_alignment="center")
         with right:
             _export(run_id, which)
+    cursors: list[str | None] = st.session_state.setdefault(f"prompts.cursors.{run_id}", [None])
     page = client().prompts(run_id, **which, sort=sort, limit=PAGE_SIZE, cursor=cursors[-1])
+    if not page.prompts and len(cursors) > 1:  # they have all moved away
+        del cursors[1:]
+        page = client().prompts(run_id, **which, sort=sort, limit=PAGE_SIZE)
+    st.session_state["prompts.shown"], st.session_state["prompts.fresh"] = (run, page), True
+    live = run.state not in palette.FINISHED_STATES
+    st.fragment(_watch, run_every=REFRESH_S if live else None)(run_id, which, sort, cursors[-1])
     if not page.prompts:
         _nothing(run, any(value is not None for value in which.values()))
         return
@@ -68,9 +78,30 @@ def _page(run_id: str, run: RunDetail) -> None:
     with st.container(key="prompts-table", gap=None):
         head = "".join(f"<span{_right(h)}>{h}</span>" for h in HEAD)
         st.html(f'<div class="pc-row pc-head"><span>prompt</span>{head}</div>')
-        for row in page.prompts:
-            _row(run_id, row)
+        for at in range(len(page.prompts)):
+            st.fragment(_row, run_every=REFRESH_S if live else None)(run_id, at)
     _paging(page, cursors)
+
+
+def _watch(run_id: str, which: Selection, sort: str, cursor: str | None) -> None:
+    """Asks for the counts, which it draws, and for the rows, which each draw themselves. Draws the page anew when the
+    run ended, or rows came or went; and tells when the API is away."""
+    run, page = st.session_state["prompts.shown"]
+    if not st.session_state.pop("prompts.fresh", False):
+        n = len(page.prompts)
+        try:
+            run = client().get_run(run_id)
+            page = client().prompts(run_id, **which, sort=sort, limit=PAGE_SIZE, cursor=cursor)
+        except ApiUnreachable as error:
+            show_lost(error, f"The rows below are the last known ones; trying again every {REFRESH_S} s.")
+        except ApiError as error:
+            show_refused(error)
+        else:
+            if run.state in palette.FINISHED_STATES or len(page.prompts) != n:
+                st.rerun()
+            st.session_state["prompts.shown"] = run, page
+    # Beside an element: a style alone would go elsewhere, and every refresh would leave one more.
+    st.html(f'<div class="pc-counts"></div><style>{_pills(run.buckets)}</style>')
 
 
 class Selection(TypedDict):
@@ -85,7 +116,6 @@ class Selection(TypedDict):
 
 
 def _selection(run: RunDetail) -> Selection:
-    st.html(f"<style>{_pills(run.buckets)}</style>")
     bucket = st.pills(
         "Bucket",
         list(palette.BUCKETS),
@@ -199,8 +229,10 @@ def _first_page() -> None:
         del st.session_state[key]
 
 
-def _row(run_id: str, row: PromptRow) -> None:
-    with st.container(key=f"prompt-row-{row.id}", gap=None):
+def _row(run_id: str, at: int) -> None:
+    """What was last told of one of the prompts."""
+    row: PromptRow = st.session_state["prompts.shown"][1].prompts[at]
+    with st.container(key=f"prompt-row-{at}", gap=None):
         label = text.markdown(text.shorten(row.text, 110))
         icon, marked = marks.listed(row.marks)
         st.page_link(
