@@ -417,9 +417,13 @@ def rates_over_time(found: Difficulty, parts: int, bins: int) -> None:
     width = (found.last - found.first + 1) / parts
     cells = found.over_time
     half = 0.5 / (bins - 1)
+    begins = [max(1, round(found.first + c.part * width)) for c in cells]
     table: Table = {
-        "from": [max(1, round(found.first + c.part * width)) for c in cells],
-        "to": [round(found.first + (c.part + 1) * width) for c in cells],
+        "from": begins,
+        # One step at least: of a run with fewer steps than parts a cell would have no width.
+        "to": [
+            max(begin + 1, round(found.first + (c.part + 1) * width)) for begin, c in zip(begins, cells, strict=True)
+        ],
         "rate": [_rate(c.rate, bins) for c in cells],
         "low": [_rate(c.rate, bins) - half for c in cells],
         "high": [_rate(c.rate, bins) + half for c in cells],

@@ -475,6 +475,7 @@ def test_prompts_are_drawn_at_their_rates(api: ApiServer, engine: sa.Engine, con
     spec, rows = rows_of(app, "chart-rates")
     middles = [(low + high) / 2 for low, high in zip(rows["low"], rows["high"], strict=True)]
     assert set(middles) == set(rows["rate"]) <= set(lattice) and {0, 1} <= set(middles)
+    assert all(begin < end for begin, end in zip(rows["from"], rows["to"], strict=True)), "ten steps in forty parts"
     assert spec["encoding"]["y"]["scale"]["domain"] == [-0.125, 1.125], "the cells of 0 and 1 are as high as others"
 
 
@@ -538,8 +539,18 @@ def test_the_rollouts_of_a_prompt(api: ApiServer, running: Story, tmp_path: Path
     low, high = health.wilson(row.success_rate or 0, 24)
     newest = f"of step {row.step:,}"
     assert newest in page and low < (row.success_rate or 0) < high
+    with Client(api.url, api.token) as client:
+        visited = sorted({v.step for v in client.prompt(running.id, row.id).visits}, reverse=True)
+    assert len(visited) > 1
     (older,) = (b for b in app.button if b.label == "Older")
-    assert older.disabled or newest not in html(checked(older.click().run()))
+    app = checked(older.click().run())
+    assert f"of step {visited[1]:,}, " in html(app) and address(app)["step"] == str(visited[1])
+    linked = open_page("prompt", run=str(running.id), prompt=row.id, step=str(visited[1]))
+    assert f"of step {visited[1]:,}, " in html(linked), "the address tells which"
+    (newer,) = (b for b in linked.button if b.label == "Newer")
+    assert newest in html(checked(newer.click().run())) and newest in html(
+        open_page("prompt", run=str(running.id), prompt=row.id, step="x")
+    )
 
 
 def test_a_prompt_is_marked_and_every_mark_can_be_taken_back(api: ApiServer, running: Story) -> None:

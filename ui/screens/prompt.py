@@ -67,7 +67,7 @@ def _page(run: RunDetail, history: PromptHistory) -> None:
         found = {words: lookup(run.config, f"method.{name}") for name, words in names.items()}
         charts.visits(history.visits, {name: float(v) for name, v in found.items() if v is not None})
     if history.visits:
-        st.fragment(_rollouts)(str(run.id), prompt.id)
+        st.fragment(_rollouts)(str(run.id), prompt.id, sorted({v.step for v in history.visits}, reverse=True))
     _visits(history)
     _wishes(history.marks)
 
@@ -91,30 +91,38 @@ def _interval(visits: list[Visit]) -> str:
     return f"95% interval {100 * low:.0f}–{100 * high:.0f}%"
 
 
-def _rollouts(run_id: str, prompt_id: str) -> None:
-    """What the policy answered, one visited step at a time, and a right against a wrong answer."""
-    before: list[int | None] = st.session_state.setdefault(f"prompt.before.{run_id}.{prompt_id}", [None])
+def _rollouts(run_id: str, prompt_id: str, steps: list[int]) -> None:
+    """What the policy answered, one visited step at a time, and a right against a wrong answer.
+
+    steps: that visited it, the newest first. The address tells which is shown: the newest, or the last until that one.
+    """
+    asked = st.query_params.get("step", "")
+    until = int(asked) if asked.isdecimal() else steps[0]
+    at = next((at for at, step in enumerate(steps) if step <= until), len(steps) - 1)
+    step = steps[at]
     with st.container(border=True), api_errors():
-        page = client().prompt_rollouts(run_id, prompt_id, before[-1], steps=1)
-        found = page.rollouts
-        step = found[0].step if found else page.missing[0] if page.missing else None
+        found = client().prompt_rollouts(run_id, prompt_id, step + 1, steps=1).rollouts
         with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-            words = f"of step {step:,}, {len(found)} in all" if step is not None else ""
+            words = f"of step {step:,}, {len(found)} in all"
             st.html(f'<div class="pc-heading"><h2>Rollouts</h2><span>{words}</span></div>')
             with st.container(horizontal=True, width="content"):
                 st.button(
-                    "Newer", icon=":material/chevron_left:", disabled=len(before) == 1, on_click=before.remove,
-                    args=(before[-1],),
+                    "Newer", icon=":material/chevron_left:", disabled=at == 0, on_click=_show_step,
+                    args=(steps[at - 1],),
                 )  # fmt: skip
                 st.button(
-                    "Older", icon=":material/chevron_right:", disabled=page.next_step is None,
-                    on_click=before.append, args=(page.next_step,),
+                    "Older", icon=":material/chevron_right:", disabled=at == len(steps) - 1, on_click=_show_step,
+                    args=(steps[min(at + 1, len(steps) - 1)],),
                 )  # fmt: skip
         if not found:
             st.html('<div class="pc-placeholder" style="height:60px">The rollouts of this step are not kept.</div>')
             return
         _answers(found)
         _compared(found)
+
+
+def _show_step(step: int) -> None:
+    st.query_params["step"] = str(step)
 
 
 def _answers(found: list[RolloutOut]) -> None:
