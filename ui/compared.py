@@ -49,7 +49,11 @@ def chart(compared: Comparison, by: By) -> None:
     names = ("group", "dash", "kind", "line", "x", "accuracy", "low", "high", "seed", "step", "stderr")
     table: Table = {name: [row.get(name) for row in rows] for name in names}
     words = f"Accuracy of {len(compared.groups)} groups of runs against {AXES[by]}; the table below has the numbers"
-    draw("chart-compare", table, _spec([group.name for group in compared.groups], by), words, 420)
+    # Only layers with rows: of one without Vega says that its scales have no end.
+    there = {"band" for row in rows if "low" in row} | {"points" for row in rows if "step" in row}
+    layers = _layers([group.name for group in compared.groups], by)
+    drawn = [layer for of, layer in layers if of in there | {row["kind"] for row in rows}]
+    draw("chart-compare", table, {"layer": drawn}, words, 420)
 
 
 def band(curves: Sequence[AccuracyCurve], by: By) -> list[dict[str, float]]:
@@ -84,7 +88,8 @@ def _points(run: ComparedRun, group: str, dash: str, by: By, kind: str) -> list[
     ]  # fmt: skip
 
 
-def _spec(groups: Sequence[str], by: By) -> dict[str, Any]:
+def _layers(groups: Sequence[str], by: By) -> list[tuple[str, dict[str, Any]]]:
+    """Each with what its rows are."""
     x = {
         "field": "x", "type": "quantitative", "title": AXES[by], "axis": {"labelExpr": SHORT},
         "scale": {"nice": False, "zero": by != "hours"},
@@ -110,43 +115,41 @@ def _spec(groups: Sequence[str], by: By) -> dict[str, Any]:
         {"field": "x", "title": by, "type": "quantitative", "format": ",.4~g" if by == "hours" else ",d"},
     ]  # fmt: skip
     level = {"y": {"field": "accuracy", "type": "quantitative"}}
-    return {
-        "layer": [
-            {
-                "transform": [{"filter": "isValid(datum.low)"}],
-                "mark": {"type": "area", "opacity": 0.15},
-                "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
+    return [
+        ("band", {
+            "transform": [{"filter": "isValid(datum.low)"}],
+            "mark": {"type": "area", "opacity": 0.15},
+            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour},
+        }),
+        ("run", {
+            "transform": [{"filter": "datum.kind == 'run'"}],
+            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.3},
+            "encoding": {"x": x, "y": y, "color": colour, "detail": {"field": "line", "type": "nominal"}},
+        }),
+        ("middle", {
+            "transform": [{"filter": "datum.kind == 'middle'"}],
+            "mark": {"type": "line", "strokeWidth": 2.4},
+            "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
+        }),
+        ("points", {
+            "transform": [{"filter": "isValid(datum.step)"}],
+            "mark": {"type": "point", "filled": True, "size": 26, "opacity": 0.75},
+            "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips},
+        }),
+        ("target", {
+            "transform": [{"filter": "datum.kind == 'target'"}],
+            "mark": {"type": "rule", "strokeDash": [3, 4], "color": palette.NEUTRAL},
+            "encoding": level,
+        }),
+        ("target", {
+            "transform": [{"filter": "datum.kind == 'target'"}],
+            "mark": {
+                "type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -3, "fontSize": 11,
+                "color": palette.NEUTRAL,
             },
-            {
-                "transform": [{"filter": "datum.kind == 'run'"}],
-                "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.3},
-                "encoding": {"x": x, "y": y, "color": colour, "detail": {"field": "line", "type": "nominal"}},
-            },
-            {
-                "transform": [{"filter": "datum.kind == 'middle'"}],
-                "mark": {"type": "line", "strokeWidth": 2.4},
-                "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
-            },
-            {
-                "transform": [{"filter": "isValid(datum.step)"}],
-                "mark": {"type": "point", "filled": True, "size": 26, "opacity": 0.75},
-                "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips},
-            },
-            {
-                "transform": [{"filter": "datum.kind == 'target'"}],
-                "mark": {"type": "rule", "strokeDash": [3, 4], "color": palette.NEUTRAL},
-                "encoding": level,
-            },
-            {
-                "transform": [{"filter": "datum.kind == 'target'"}],
-                "mark": {
-                    "type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -3, "fontSize": 11,
-                    "color": palette.NEUTRAL,
-                },
-                "encoding": {**level, "x": {"value": 0}, "text": {"field": "line", "type": "nominal"}},
-            },
-        ]
-    }  # fmt: skip
+            "encoding": {**level, "x": {"value": 0}, "text": {"field": "line", "type": "nominal"}},
+        }),
+    ]  # fmt: skip
 
 
 def curves_csv(compared: Comparison) -> str:

@@ -117,6 +117,7 @@ class Watched:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.errors: list[str] = []
+        self.warnings: list[str] = []
         self.foreign: list[str] = []
         self.loads = 0
         self.frames = 0  # messages from the dashboard's server
@@ -133,8 +134,10 @@ class Watched:
         self.frames += 1
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type == "error" or "WARN" in message.text:  # Vega's, of charts drawn without rows
+        if message.type == "error":
             self.errors.append(f"{message.text} {message.location}")
+        elif "WARN" in message.text:  # Vega's
+            self.warnings.append(f"{message.text} {message.location}")
 
     def _request(self, request: Any) -> None:
         if not request.url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:")):
@@ -290,6 +293,7 @@ def test_the_prompts_follow_a_run_without_a_reload(
 def test_every_page_fits(dashboard: str, browser: Browser, running: Story, tmp_path: Path, scheme: Any) -> None:
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1440, "height": 900})
     page = context.new_page()
+    watched = Watched(page)
     pages = {  # with what comes last on each; the first of a new process is a deep link
         "new": ".st-key-group-engine input",
         "workers": ".pc-empty",
@@ -317,6 +321,7 @@ def test_every_page_fits(dashboard: str, browser: Browser, running: Story, tmp_p
         page.set_viewport_size({"width": 1440, "height": 900})
     background = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 380) == (scheme == "light")
+    assert watched.errors + watched.warnings == [], "no chart is drawn without rows"
     context.close()
 
 
