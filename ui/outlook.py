@@ -21,11 +21,11 @@ def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
         for stage in forecast.stages
     ]
     training = [_count(forecast.rollouts), _count(forecast.tokens), _hours(forecast.gpu_hours)]
-    counted = "rollouts and tokens of training; hours of everything, evaluation included"
-    rows.append([f'<b>in all</b><br><small class="pc-faint">{counted}</small>', *training])
+    rows.append(["<b>in all</b>", *training])
     hours = "GPU-hours" if forecast.device == "cuda" else "hours of a CPU slot"
     blocks.table(["stage", "rollouts", "tokens", hours], rows, right=(1, 2, 3), caption="Forecast by stage")
-    lines = [f"<b>Advice:</b> {escape(words)}" for words in forecast.advice]
+    lines = ["In all: rollouts and tokens of training; hours of everything, evaluation included."]
+    lines += [f"<b>Advice:</b> {escape(words)}" for words in forecast.advice]
     if price is not None and forecast.device == "cuda" and forecast.gpu_hours.expected is not None:
         lines.append(f"<b>{_money(forecast.gpu_hours, price)}</b> at {price[0]:,g} {escape(price[1])} a GPU-hour.")
     if forecast.shares:
