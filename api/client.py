@@ -11,6 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Sequence
+from pathlib import PurePath
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
@@ -621,7 +622,7 @@ def proposed_name(source: str) -> str:
         repo, _, split = source.removeprefix("hub:").partition(":")
         name = f"{repo.partition('@')[0].rpartition('/')[2]}-{split or 'train'}"
     else:
-        name = source.rpartition(".")[0]
+        name = PurePath(source).name.rpartition(".")[0]
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:64] or "prompts"
 
 

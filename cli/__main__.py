@@ -440,15 +440,13 @@ def data_upload(
 ) -> None:
     """Add a file or a data set of the hub as a version of a set, set:NAME@VERSION: all of it, or nothing and why."""
     from cli.data import uploaded
+    from cli.table import counted
 
     keys = {"prompt_key": prompt_key, "answer_key": answer_key, "tags_key": tags_key, "reward_key": reward_key}
     with _client() as client:
         stored = uploaded(client, file, name, mapping, keys)
-    print(
-        stored.model_dump_json(indent=2)
-        if as_json
-        else f"{stored.ref}: {stored.n_prompts:,} prompt{'s' * (stored.n_prompts != 1)}"
-    )
+    told = f"{stored.ref}: {counted(stored.n_prompts, 'prompt')}"
+    print(stored.model_dump_json(indent=2) if as_json else told)
 
 
 @data.command("fetch")

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from cli.failure import WRONG_USE, Failure
 from cli.place import home
+from cli.table import counted
 from pipeline.audit import AuditSettings, BadLog, Interval, Report, audit, page
 
 
@@ -74,7 +75,7 @@ def show(report: Report) -> None:
         Text(
             f"\n{report.zero_variance:.1%} of the rollouts lie in groups of equal rewards and taught nothing: "
             f"{report.all_right:.1%} all right, {report.all_wrong:.1%} all wrong. "
-            f"{report.dead_prompts:,} prompt{'s' * (report.dead_prompts != 1)} never had a mixed group; they took "
+            f"{counted(report.dead_prompts, 'prompt')} never had a mixed group; they took "
             f"{report.dead_rollouts / report.rollouts:.1%} of the rollouts.\n"
         ),
         style="bold",

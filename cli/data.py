@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from api.client import Client, proposed_name
 from api.schemas import PromptSetDetail
 from cli.failure import WRONG_USE, Failure, told
-from cli.table import table
+from cli.table import counted, table
 from pipeline.config import ConfigProblems, DataConfig, MappingName, parse_reward
 from pipeline.datasets import SETS, prepare
 from pipeline.decontamination import Hit, contaminated, numbered
@@ -89,7 +89,7 @@ def converted(data: DataConfig, out: Path) -> str:
         written = convert_prompts(data, out)
     except (ConfigProblems, OSError) as error:
         raise Failure(str(error), WRONG_USE) from None
-    return f"{out}: {len(written):,} prompt{'s' * (len(written) != 1)}"
+    return f"{out}: {counted(len(written), 'prompt')}"
 
 
 def uploaded(
@@ -97,11 +97,11 @@ def uploaded(
 ) -> PromptSetDetail:
     """source: a file, or a data set that the API fetches from the hub. Raises Failure that names the bad rows."""
     described(source, mapping, keys)
-    file = Path(source)
-    name = name or proposed_name(source if source.startswith("hub:") else file.name)
+    name = name or proposed_name(source)
     if source.startswith("hub:"):
         with told():
             return client.add_from_hub(name, source, mapping=mapping, **keys)
+    file = Path(source)
     try:
         with told(), file.open("rb") as content:
             return client.upload_prompts(name, file.name, content, mapping=mapping, **keys)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.schemas import Forecast, Range
-from cli.table import table
+from cli.table import counted, table
 
 
 def forecast_told(told: Forecast) -> str:
@@ -19,12 +19,10 @@ def forecast_told(told: Forecast) -> str:
     if told.saving is not None:
         lines.append(f"Saves {_percent(told.saving)} of the rollouts of GRPO for the same number of useful prompts.")
     if told.runs:
-        runs = "1 run" if told.runs == 1 else f"{told.runs} runs"
-        prompts = "1 prompt" if told.prompts == 1 else f"{told.prompts:,} prompts"
-        visits = "1 visit" if told.visits == 1 else f"{told.visits:,} visits"
+        seen = f"{counted(told.prompts, 'prompt')} and {counted(told.visits, 'visit')}"
         but = ", but for what is not known" if told.unknown else ""
         lines.append(
-            f"Rests on {runs}, {prompts} and {visits}. Ranges of rollouts and tokens are "
+            f"Rests on {counted(told.runs, 'run')}, {seen}. Ranges of rollouts and tokens are "
             f"meant to hold in 9 of 10 cases{but}; those of hours, while the device is as busy as it was."
         )
     lines += [f"Not known: {words}" for words in told.unknown]

@@ -11,3 +11,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def counted(n: int, one: str) -> str:
+    """1 prompt, 1,234 prompts."""
+    return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"

@@ -36,7 +36,7 @@ def show(forecast: Forecast, price: tuple[float, str] | None) -> None:
             "prompts that teach."
         )
     if forecast.runs:
-        runs = "1 run" if forecast.runs == 1 else f"{forecast.runs} runs"
+        runs = text.counted(forecast.runs, "run")
         seen = f"{text.counted(forecast.prompts, 'prompt')}, {text.counted(forecast.visits, 'visit')}"
         lines.append(
             f"Rests on {runs} of this model on these prompts: {seen}. Ranges of rollouts and tokens are meant to hold "

@@ -226,7 +226,7 @@ def _actions(facets: RunFacets, selected: Selection) -> None:
         if not runs:
             st.caption("Tick runs to compare, clone, stop, resume, tag or archive them.")
             return
-        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        count = text.counted(len(runs), "run")
         st.markdown(f"**{count}**", width="content")
         many = len(runs) > MOST_COMPARED
         if st.button(
