@@ -11,7 +11,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from api.client import ApiError, ApiUnreachable, Client
+from api.client import ApiError, Client
 from api.schemas import Problem
 from tests.api.served import ApiServer
 from tests.ui.story import Story
@@ -73,6 +73,7 @@ class Watched(httpx.HTTPTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith(self.dead or ("/",)):
+            time.sleep(0.2)  # meanwhile the others have begun
             raise httpx.ReadTimeout("dead")
         if request.url.path.endswith(self.together or ("/",)):
             self.met.wait()
@@ -129,18 +130,14 @@ def test_a_queued_run_waits_for_those_that_go_before(
 
 
 def test_a_fault_of_ours_is_not_taken_for_an_api_that_is_away(
-    client: Client, running: Story, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, running: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever else failed at the same time."""
-
-    def away(*_: Any, **__: Any) -> None:
-        time.sleep(0.2)  # the others have begun
-        raise ApiUnreachable("http://nowhere", "nobody is there")
 
     def fault(*_: Any, **__: Any) -> None:
         raise KeyError("ours")
 
-    monkeypatch.setattr(client, "metrics", away)
+    client = Client(api.url, api.token, transport=Watched(dead=("/metrics",)))
     monkeypatch.setattr(client, "buckets", fault)
     with pytest.raises(KeyError, match="ours"):
         RunFeed(str(running.id)).refresh(client)
